@@ -1,1 +1,1 @@
-"""Measurements that are read, not asserted: nothing here is a test and no test depends on a time."""
+"""Benchmarks. None of them is a test, and no test depends on a time."""

@@ -1,9 +1,10 @@
-"""Models of each class that was once slower than ONNX Runtime, in turns with it: a line for each size and threads.
+"""Small models of each class of kernels that was once slower than ONNX Runtime, measured in turns with it.
 
     python -m benchmarks.classes [PART ...] [--threads 1 2] [--seconds 1.0] [--all] [--cache DIR]
 
-PART is of the names of classes. Every build is as shipped but for `--no-gain`: what is left of a kernel that loses was
-left by prediction. Last stands how many lie below 1 with all of their 95 % interval.
+PART is a part of the names of classes. Prints a line for each size and number of threads, and finally how many are
+slower with their whole 95 % interval. Builds use the defaults except for `--no-gain`, so that groups are refused by
+prediction only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import onnx
 from models.classes import CLASSES, Size
 from onnxfuse import optimize
 from onnxfuse.errors import DeviceError
-from onnxfuse.measure.gain import Gained, measure_gain
+from onnxfuse.measure.gain import GainResult, measure_gain
 
-LONGEST = 20.0  # seconds of a measurement that is made again
+LONGEST = 20.0  # seconds of a repeated measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Row:
     size: Size
     threads: int
     kernels: int
-    gained: Gained | None
+    gained: GainResult | None
 
     @property
     def loses(self) -> bool:
@@ -55,7 +56,7 @@ class Row:
 def measure(
     parts: Sequence[str], counts: Sequence[int], seconds: float, folder: Path, cache: str | None, least: int
 ) -> Iterator[Row]:
-    """Rows of the classes whose names hold one of the parts."""
+    """Rows of the classes whose names contain one of the parts."""
     wanted = {name: row for name, row in CLASSES.items() if any(part in name for part in parts)}
     for name, row in wanted.items():
         for size in row.sizes:
@@ -69,8 +70,8 @@ def measure(
                 yield Row(name, size, count, made.kernels, gained)
 
 
-def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> Gained:
-    """Both in turns; longer where so few runs fit that nothing would be known."""
+def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> GainResult:
+    """Both in turns; longer if too few runs fit."""
     while True:
         try:
             return measure_gain(original, made, library=library, kernels={}, threads=threads, seconds=seconds)

@@ -1,7 +1,7 @@
-"""The cost model beside measurement: every kernel of a network, timed while the whole network runs.
+"""The cost model against measurement: every kernel of a network, timed while the whole network runs.
 
-The clock stands inside the call, so that the way to it is left out of predictions too. Equal kernels count once, with
-the median of their nodes: their predictions are equal, so that among them only noise could be ranked.
+The clock is inside of the call, so dispatch is left out of predictions too. Equal kernels count once, with the median
+over their nodes, since their predictions are equal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def costs(b: Build, target: Cpu) -> list[Cost]:
 
 
 def measure(name: str, machine: Machine, seconds: float, cache: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """One network: its kernels with measured and predicted microseconds, and how well the two agree."""
+    """The kernels of a network with measured and predicted microseconds, and their agreement."""
     model, row = networks.model_of(name), targets_of(())[0]
     with tempfile.TemporaryDirectory() as folder:
         say(f"{name}: optimize and run")
@@ -83,7 +83,7 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
 
 
 def _ranks(values: Any) -> Any:
-    """Ranks; equal values share the mean of theirs."""
+    """Ranks; equal values get the mean of their ranks."""
     ordered = np.sort(values)
     return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2
 

@@ -1,4 +1,4 @@
-"""Networks with dynamic sizes: one build as shipped at several sizes, beside ONNX Runtime and a build for each size."""
+"""Networks with dynamic sizes: one default build at several sizes, against ONNX Runtime and a build for each size."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measure(
 
 
 def _shapes(feeds: Mapping[str, Any]) -> list[str]:
-    """Flags that give every input the shape it has here."""
+    """Flags that fix the shapes of all inputs."""
     flags = []
     for name, value in feeds.items():
         if value.ndim:

@@ -1,4 +1,4 @@
-"""The least time that kernels can take here: arithmetic at the measured peak, or bytes at the measured bandwidth."""
+"""Lower bounds of kernel times: arithmetic at the measured peak, or bytes at the measured bandwidth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOKUPS = {"Gather", "GatherElements", "GatherND"}
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A node that runs in the library: what it must do at least, and how many milliseconds that takes at least."""
+    """A kernel: the operations and bytes that it needs at least, and the milliseconds that these take at least."""
 
     name: str
     kernel: str
@@ -39,10 +39,9 @@ class Floor:
 def floors(groups: Sequence[Mapping[str, Any]], fused: Path, limits: Limits) -> tuple[Floor, ...] | None:
     """Floors of all kernels of a build; None where extents are symbols.
 
-    `groups` are those of the JSON result of optimize. Weights come round once in a run, so they are read at the
-    bandwidth of the level that holds all of them; inputs and outputs at that of the level that holds the kernel's own.
-    Of a table that is only looked up in, no more is counted than the kernel's other bytes. What phases of one kernel
-    hand to each other is not counted: a better kernel would not store it.
+    `groups` are those of the JSON result of optimize. Weights are read once per run, at the bandwidth of the cache
+    level that holds all of them; inputs and outputs at that of the level that holds the kernel's own. A lookup table
+    counts at most as many bytes as the kernel's other values. Values between phases of a kernel are not counted.
     """
     if any(group["flops"] is None or group["bytes"] is None for group in groups):
         return None
@@ -77,7 +76,7 @@ def _weights(fused: Path) -> dict[str, int]:
 
 
 def by_kernel(floors: Iterable[Floor], times: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Rows of equal kernels taken together, those that lose most first; `times` are milliseconds by node."""
+    """Rows of equal kernels combined, by descending loss; `times` are milliseconds by node."""
     rows: dict[str, dict[str, Any]] = {}
     for floor in floors:
         row = rows.setdefault(floor.kernel, asdict(floor) | {"nodes": 0, "floor_ms": 0.0, "time_ms": 0.0})

@@ -1,9 +1,8 @@
-"""How often `--fail-if-slower` is right: a model against itself and against slower copies, on idle and on busy cores.
+"""The accuracy of `--fail-if-slower`: a model against itself and against slower copies, on idle and on busy cores.
 
-`python -m benchmarks.gate --runs 50 --rows benchmarks/gate.csv` prints each run as it ends, adds it to the file, then
-a table of all that is in the file. Runs that it holds already are not made again: it can be done in pieces. A copy is
-slower by equal layers: the network is a chain of equal ones, and a copy has 5 or 10 % more of them, so that it is that
-much more of the same work, whatever the machine does. Cores are kept busy by one process each that counts for ever.
+`python -m benchmarks.gate --runs 50 --rows benchmarks/gate.csv` prints each run, appends it to the file, and finally
+prints a table of all runs in the file. Existing runs are not repeated, so it can be run in pieces. The network is a
+chain of equal layers, and a slower copy has 5 or 10 % more of them. Cores are kept busy by one spinning process each.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def chain(path: Path, layers: int, width: int, rows: int) -> Path:
 
 @contextmanager
 def busy(cores: int) -> Iterator[None]:
-    """So many processes that never wait."""
+    """Processes that keep a number of cores busy."""
     stop = threading.Event()
     with ThreadPoolExecutor(max(1, cores)) as pool:
         for _ in range(cores):
@@ -86,7 +85,7 @@ class Row:
 
     @property
     def question(self) -> tuple[int, int, str, int, float]:
-        """What rows have in common that are counted together."""
+        """The key of rows that are counted together."""
         return self.busy, self.slower, self.size, self.threads, self.limit
 
 
@@ -94,7 +93,7 @@ COLUMNS = tuple(each.name for each in fields(Row))
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file; none where it is not there."""
+    """The rows of a file; none if it does not exist."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as stream:
@@ -103,7 +102,7 @@ def read(path: Path) -> list[Row]:
 
 
 def add(path: Path, row: Row) -> None:
-    """Write one more row; the names of the columns stand above the first."""
+    """Append a row; the first one is preceded by the names of the columns."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -113,7 +112,7 @@ def add(path: Path, row: Row) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """How often each verdict was given, by question, and how often the interval held what is true."""
+    """Counts of verdicts by question, and how often the interval contained the true ratio."""
     words = (ratios.SLOWER, ratios.NOT_SLOWER, ratios.INCONCLUSIVE)
     lines = [
         "| busy cores | slower by | runs | slower | not slower | inconclusive | failed | truth held | seconds, median |"
@@ -131,7 +130,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def asked(pair: Sequence[Path], question: tuple[int, int, str, int, float], duration: float) -> Row:
-    """What is said of the second model."""
+    """The verdict about the second model."""
     limit, load, begin = question[-1], os.getloadavg()[0], time.monotonic()
     nothing = Ratio(math.nan, math.nan, math.nan, 0)
     try:
@@ -145,7 +144,7 @@ def asked(pair: Sequence[Path], question: tuple[int, int, str, int, float], dura
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the runs that are missing, and print how often each verdict was given."""
+    """Make the missing runs, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate", description=__doc__)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE.csv")
     parser.add_argument("--runs", type=int, default=50)

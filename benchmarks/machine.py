@@ -1,4 +1,4 @@
-"""What this machine can do, measured: multiply-adds per second, and read bandwidth by how much is read."""
+"""Measured limits of this machine: multiply-adds per second, and read bandwidth by working set."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MEGABYTES = (1, 4, 64, 512)  # read over and over: from the cores' own caches, t
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What `threads` threads reached: GFLOP/s in fp32, and GB/s of reading so many megabytes again and again."""
+    """Limits of a number of threads: fp32 GFLOP/s, and GB/s of repeatedly reading working sets of several megabytes."""
 
     threads: int
     gflops: float
     gbytes: Mapping[int, float]
 
     def bandwidth(self, footprint: float) -> float:
-        """Bytes per second of data that comes round again after `footprint` bytes: of the next larger size measured."""
+        """Bytes per second for a working set of `footprint` bytes: that of the next larger measured size."""
         sizes = sorted(self.gbytes)
         size = next((s for s in sizes if footprint <= s << 20), sizes[-1])
         return self.gbytes[size] * 1e9
@@ -57,7 +57,7 @@ def best(first: Limits, second: Limits) -> Limits:
 
 
 def facts() -> dict[str, Any]:
-    """What a reader needs to know of the machine and the versions, and how busy the machine is with other work."""
+    """Machine, versions, and the load by other work."""
     return {
         **envelope("bench"),
         "date": datetime.now(UTC).date().isoformat(),
@@ -70,13 +70,13 @@ def facts() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The commit that is measured, with a `+` behind it where files differ from it; None outside of a repository."""
+    """The commit that is measured, with `+` if files are modified; None outside of a repository."""
     done = process.run(("git", "describe", "--always", "--dirty=+"), cwd=Path(__file__).parent)
     return done.out.strip() or None if done.code == 0 else None
 
 
 def _caches() -> dict[str, str]:
-    """Sizes of the first core's data caches by level, as Linux tells them."""
+    """Sizes of the first core's data caches by level, as reported by Linux."""
     found = {}
     for place in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         kind, level, size = ((place / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size"))
@@ -86,7 +86,7 @@ def _caches() -> dict[str, str]:
 
 
 def show(about: Mapping[str, Any], measured: Sequence[Limits]) -> str:
-    """A paragraph for people."""
+    """The limits as text."""
     host, versions = about["host"], ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     caches = ", ".join(f"{level} {size}" for level, size in about["caches"].items())
     revision = f" ({about['revision']})" if about.get("revision") else ""

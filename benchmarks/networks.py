@@ -1,4 +1,4 @@
-"""Networks before and after: builds by the command line, latency of a process per engine in turns, load time, floor."""
+"""Networks before and after fusion: builds by the command line, latency in turns, load time, lower bounds."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NETWORKS: dict[str, tuple[str, ...]] = {
 }
 DYNAMIC = ".dynamic"
 ENGINES = ("runtime", "fused", "bodies", "unfused")  # in the order in which they are measured; see `latencies`
-SPREAD = 0.03  # how far an engine may be from itself
+SPREAD = 0.03  # largest spread of an engine's repetitions
 UNFUSED = ("--strategy", "none", "--min-group", "1")  # generated kernels, one operator each
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long is measured. `seconds` are of runs of one engine; `loads` is how often each model is loaded.
+    """The length of measurements. `seconds` are of runs of one engine; `loads` is how often each model is loaded.
 
-    A measurement whose spread is above SPREAD is made again, at most `rounds` times in all.
+    A measurement with a spread above SPREAD is repeated, at most `rounds` times in all.
     """
 
     threads: tuple[int, ...] = (2,)
@@ -75,7 +75,7 @@ class Measured:
 
 
 def model_of(name: str) -> Path:
-    """The file of a network, built if it is not there or its builder has changed."""
+    """The file of a network, built if it does not exist or its builder has changed."""
     done = process.run((sys.executable, "-m", "models", name, "--out", str(MODELS)), stage="bench", cwd=ROOT)
     if done.code:
         raise RuntimeError(f"{name}: {(done.err.strip() or done.out.strip()).splitlines()[-1]}")
@@ -83,7 +83,7 @@ def model_of(name: str) -> Path:
 
 
 def optimize(model: Path, out: Path, cache: Path, *flags: str) -> Built:
-    """What a user's command line makes of `model`, kernels that lose included: it is they that are to be measured.
+    """Build a model by the command line, keeping kernels that are slower, since they are to be measured.
 
     Raises RuntimeError where it fails or fuses nothing.
     """
@@ -109,7 +109,7 @@ def optimize(model: Path, out: Path, cache: Path, *flags: str) -> Built:
 
 
 def inputs_of(name: str, folder: Path) -> Path:
-    """One set of sensible inputs in a file. A network with symbols gets those of its static twin."""
+    """A file with one set of inputs. A network with symbolic sizes gets those of its static version."""
     row: Network = network(name.removesuffix(DYNAMIC))
     path = folder / "inputs.npz"
     np.savez(path, allow_pickle=False, **row.sample())
@@ -117,7 +117,7 @@ def inputs_of(name: str, folder: Path) -> Path:
 
 
 def measure(name: str, folder: Path, effort: Effort, say: Callable[[str], None]) -> Measured:
-    """All figures of one network but its floor. What is built stays in `folder`, which must be there and empty."""
+    """All figures of a network except lower bounds. Builds are kept in `folder`, which must be empty."""
     model = model_of(name)
     inputs = inputs_of(name, folder)
     say(f"{name}: optimize, with an empty cache and again")
@@ -164,9 +164,9 @@ def structure(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def latencies(model: Path, fused: Built, unfused: Built, inputs: Path, threads: int, effort: Effort) -> dict[str, Any]:
-    """Milliseconds of ONNX Runtime on the original, of ours with its library and without, and of unfused kernels.
+    """Milliseconds of ONNX Runtime on the original, of the result with and without its library, and of unfused kernels.
 
-    `spread` is how far the original is from itself; `speedup` are ratios of minima to the original's.
+    `spread` is that of repetitions of the original; `speedup` are ratios of minima to the original's.
     """
     models = [model, fused.model, fused.model, unfused.model]
     libraries = [None, fused.library, None, unfused.library]
@@ -181,9 +181,9 @@ def latencies(model: Path, fused: Built, unfused: Built, inputs: Path, threads: 
 def steady(
     models: Sequence[Path], libraries: Sequence[str | None], inputs: Path, threads: int, effort: Effort
 ) -> tuple[Profile, list[float]]:
-    """The measurement in which the first model differs least from itself, of as many as it takes, and all differences.
+    """The measurement with the least spread of the first model, out of as many as needed, and all spreads.
 
-    What is compared with it does not decide which one is taken.
+    The choice does not depend on the other models.
     """
     found: list[tuple[float, Profile]] = []
     while not found or (found[-1][0] > SPREAD and len(found) < effort.rounds):

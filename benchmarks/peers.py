@@ -1,4 +1,4 @@
-"""Other engines in the same race, where they are installed (extra `[peers]`): OpenVINO, torch.compile."""
+"""Comparison with other engines, if installed (extra `[peers]`): OpenVINO, torch.compile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installed() -> bool:
 
 
 def _has_module(name: str) -> bool:
-    """Whether torch has the module that a network was exported from as it is."""
+    """Whether the torch module of a network exists unchanged."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         return False
     row = next((row for row in NETWORKS if row.name == name), None)
@@ -35,7 +35,7 @@ def _has_module(name: str) -> bool:
 
 
 def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) -> dict[str, Any]:
-    """Milliseconds of ONNX Runtime, of ours and of the peers in one race; `error` is relative to the runtime's outputs.
+    """Milliseconds of ONNX Runtime, ours and other engines in turns; `error` is relative to the runtime's outputs.
 
     `speedup` is that of ours over each, by minima.
     """
@@ -66,6 +66,6 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     }
 
 
-def versions(raced: Sequence[turns.Raced]) -> list[str]:
-    """What the engines call themselves."""
+def versions(raced: Sequence[turns.RaceResult]) -> list[str]:
+    """The versions of the engines."""
     return sorted({str(each.facts["runtime"]) for each in raced})

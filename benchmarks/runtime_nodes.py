@@ -1,10 +1,10 @@
-"""How long ONNX Runtime's own nodes take: the rows of `onnxfuse/cost/runtime.py`, and how far they are off on networks.
+"""Times of ONNX Runtime's own nodes: the rows of `onnxfuse/cost/runtime.py`, and their errors on networks.
 
     python -m benchmarks.runtime_nodes rows [--threads 1 2] [--seconds 0.2]
     python -m benchmarks.runtime_nodes networks MODEL.onnx ... [--threads 1 2]
 
-Every node is timed by the runtime's own profiler with all optimizations on, and counts with a low quantile of its runs:
-other work on a machine only adds time.
+Every node is timed by the runtime's profiler with all optimizations, and counts with a low quantile of its runs, since
+other work on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _tensors(shapes: Sequence[Mapping[str, Sequence[int]]]) -> Iterator[Tensor]:
 
 
 def say(line: str) -> None:
-    """A line of the answer."""
+    """Print a line."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

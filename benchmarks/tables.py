@@ -1,4 +1,4 @@
-"""The figures of a measurement as tables for people; the same tables stand in docs/performance.md."""
+"""The figures of a measurement as Markdown tables, as in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def structure(rows: Sequence[Row]) -> str:
-    """What the builds are made of, and whether they were right."""
+    """Kernels and nodes of the builds, and their verdicts."""
     head = ("network", "nodes", "kernels", "distinct", "nodes left", "phases", "phase MB", "error", "limit", "right")
     lines = []
     for row in rows:
@@ -121,7 +121,7 @@ def structure(rows: Sequence[Row]) -> str:
 
 
 def costs(rows: Sequence[Row]) -> str:
-    """What optimizing and loading cost."""
+    """Time and memory of optimizing and loading."""
     head = ("network", "file MB", "optimize s", "from cache s", "peak MB", "of file", "load ms", "fused", "bodies",
             "ratio")  # fmt: skip
     lines = []
@@ -135,7 +135,7 @@ def costs(rows: Sequence[Row]) -> str:
 
 
 def floor(rows: Sequence[Row]) -> str:
-    """Times of whole networks over their floors."""
+    """Times of whole networks over their lower bounds."""
     head = (
         "network",
         "threads",
@@ -159,7 +159,7 @@ def floor(rows: Sequence[Row]) -> str:
 
 
 def kernels(row: Row) -> str:
-    """The kernels of a network that lose most against their floors."""
+    """The kernels of a network that lose most against their lower bounds."""
     head = ("kernel", "nodes", "floor ms", "ms", "ms / floor")
     found = next((each["floor"] for each in row["latency"] if each["floor"] is not None), None)
     if found is None:
@@ -231,7 +231,7 @@ def predictions(rows: Sequence[Row]) -> str:
 
 
 def ways(rows: Sequence[Row]) -> str:
-    """The way that was chosen for each shape, and the fastest where that is another."""
+    """The schedule chosen for each shape, and the fastest if it is another."""
     head = ("shape", "threads", "us", "predicted", "regret", "chosen", "fastest")
     lines = []
     for row in rows:

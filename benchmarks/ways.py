@@ -1,6 +1,7 @@
-"""Every way through contractions of many shapes, raced in turns: what the one that predictions choose loses.
+"""All schedule candidates of contractions of many shapes, measured in turns: the regret of the predicted choice.
 
-The regret of a choice is its time over that of the fastest way. Weights come from memory, as in a large network.
+The regret is the time of the chosen candidate over that of the fastest. Weights come from memory, as in a large
+network.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def measure(name: str, twin: Twin, folder: Path, threads: Sequence[int], seconds
     def chosen(
         ranking: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
-        best, choices = replace(ranking, round_bytes=STREAM_BYTES).best(ways, *others)
+        best, choices = replace(ranking, run_weight_bytes=STREAM_BYTES).best(ways, *others)
         found.append((ways, choices))
         return best, choices
 

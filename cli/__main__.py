@@ -1,4 +1,4 @@
-"""The program `onnxfuse`: parse, dispatch, and one line with the documented exit code when it does not go well."""
+"""The program `onnxfuse`: parses and runs a command line; errors are one line and a documented exit code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
-    if "_ONNXFUSE_COMPLETE" in os.environ:  # the shell asks what could come next
+    """Run the command line, and exit with its exit code."""
+    if "_ONNXFUSE_COMPLETE" in os.environ:  # shell completion
         onnxfuse.main(prog_name="onnxfuse")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         show.interrupted()
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of our output is gone
         show.abandon_stdout()
         return OutputError.exit_code
     except Exception as problem:
@@ -77,7 +77,7 @@ def as_error(problem: Exception) -> OnnxFuseError:
 
 
 def _usage(problem: click.ClickException) -> UsageError:
-    """What click has to say, with the verb and where the value came from."""
+    """An error of click, with the verb and the source of the value."""
     context = getattr(problem, "ctx", None)
     verb = context.info_name if context is not None and context.parent is not None else "usage"
     text = problem.format_message().rstrip(".")
@@ -94,7 +94,7 @@ def _usage(problem: click.ClickException) -> UsageError:
 
 
 def _writing(problem: OSError) -> bool:
-    """Whether an error of the operating system is about what is written: a full disk, a read-only file system."""
+    """Whether an error of the operating system is about writing: a full disk, a read-only file system."""
     return problem.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG)
 
 

@@ -1,4 +1,4 @@
-"""The verb `bisect`: which piece of a model is wrong or slow beside what it stands for, and the least model with it."""
+"""The verb `bisect`: finds the piece of a model that is wrong or slow, and writes the smallest models that show it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .show import milliseconds, table
 
 _CHILD = "onnxfuse.verify.pieces_child"
 _ROWS = 10
-SLOWER = 0.05  # the share by which a piece must be slower than what it stands for
-NOTABLE = 0.01  # and of the whole model's time that it must lose
+SLOWER = 0.05  # a piece is at fault if it is slower than its original nodes by this share of its time,
+NOTABLE = 0.01  # and by this share of the time of the whole model
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What `bisect` found; `summary` is empty where nothing is at fault."""
+    """The result of `bisect`; `summary` is empty if nothing is at fault."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -37,7 +37,7 @@ class Found:
 
 
 def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite: bool, **values: Any) -> Found:
-    """The pieces of B that differ from A, or take longer, the worst first; the worst is written as two models."""
+    """Find the pieces of B that differ from A, or are slower, the worst first; write the worst as two models."""
     out = {key: Path(f"{output}{end}") for key, end in (("a", ".a.onnx"), ("b", ".b.onnx"), ("inputs", ".inputs.npz"))}
     refuse_existing(out.values(), overwrite=overwrite)
     with work_folder() as folder:
@@ -56,7 +56,7 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
         guilty = [row for row in rows if row["at_fault"]]
         written: list[str] = []
         if guilty:
-            at.begin("write the least model")
+            at.begin("write the smallest models")
             _written(common, guilty[0]["nodes"], out, folder, overwrite=overwrite, limit=values["time_budget"])
             written = [str(path) for path in out.values()]
             guilty[0]["rules"] = _rules(paths[0], guilty[0]["origin"])
@@ -66,7 +66,7 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
 
 
 def _wrong(common: Mapping[str, Any], library: Path | None, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every piece with its error, the worst first."""
+    """All pieces with their errors, the worst first."""
     request = {**common, "do": "errors", "libraries": [str(library.absolute())] if library else []}
     limit = values["time_budget"]
     found = persistent_child(_CHILD, {**request, "rtol": values["rtol"]}, stage="bisect", time_limit=limit)
@@ -84,7 +84,7 @@ def _excess(row: Mapping[str, Any]) -> float:
 
 
 def _slow(common: Mapping[str, Any], library: Path | None, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every node of B with its time and that of what it stands for in A, those that lose most first."""
+    """All nodes of B with their time and that of their original nodes in A, by descending loss."""
     found = profile_models(
         [common["a"], common["b"]],
         libraries=[None, library],
@@ -121,7 +121,7 @@ def _slow(common: Mapping[str, Any], library: Path | None, values: Mapping[str, 
 
 
 def _times_of_origins(model: ModelProfile) -> dict[str, float]:
-    """Milliseconds of each original node; what the runtime made of several is shared among them."""
+    """Milliseconds of each original node; time of a node that the runtime fused of several is divided equally."""
     found: dict[str, float] = {}
     for op in model.ops:
         for name in op.origin:
@@ -160,7 +160,7 @@ def _lines(
     library: Any,
 ) -> list[str]:
     if not guilty:
-        what = "wrong" if metric == "error" else "slower than what it stands for"
+        what = "wrong" if metric == "error" else "slower than its original nodes"
         return [f"none of {len(rows)} pieces is {what}"]
     worst = guilty[0]
     lines = [f"{len(guilty)} of {len(rows)} pieces, the worst first", *_table(guilty[:_ROWS], metric), ""]
@@ -191,11 +191,11 @@ def _table(guilty: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
 def _said(row: Mapping[str, Any], metric: str) -> str:
     name = " + ".join(row["nodes"])
     if metric == "latency":
-        times = f"{milliseconds(row['after_ms'])} ms, and {milliseconds(row['before_ms'])} ms for what it stands for"
+        times = f"{milliseconds(row['after_ms'])} ms, and {milliseconds(row['before_ms'])} ms for its original nodes"
         return f"{row['operators'][-1]} of node {name}: {times}"
     if row["at_fault"] == "kernel":
-        return f"the kernel {row['operators'][-1]} of node {name}; its function body is right"
-    return f"node {name}: what it stands for was rewritten wrongly, without its kernel too"
+        return f"the kernel {row['operators'][-1]} of node {name}; its function body agrees with the original"
+    return f"node {name}: its function body differs too, so a rewrite is wrong"
 
 
 def _summary(guilty: Sequence[Mapping[str, Any]], metric: str) -> str:

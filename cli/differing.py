@@ -1,4 +1,4 @@
-"""The verb `diff`: in what the graphs of two models differ, node by node and weight by weight; numbers are not run."""
+"""The verb `diff`: compares the graphs of two models, node by node and weight by weight, without running them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORIGIN = "onnxfuse.origin"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same in both: `before` and `after` are None where it is not there."""
+    """A difference; `before` is None for what is only in B, `after` for what is only in A."""
 
     what: str  # opset, input, output, weight, node
     name: str
@@ -38,7 +38,7 @@ class Difference:
 
     @property
     def line(self) -> str:
-        """As it is shown."""
+        """The line that is printed."""
         if self.before is None:
             return f"{self.what:<8}+ {self.name}  {self.after}"
         if self.after is None:
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What `diff` found; `summary` is empty when there is no difference."""
+    """The result of `diff`; `summary` is empty if there is no difference."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -58,7 +58,7 @@ class Compared:
 def diff(a: str, b: str) -> Compared:
     """The differences of two models. Raises UsageError and ModelError for files that cannot be read."""
     if a == b == STREAM:
-        raise UsageError("diff: standard input holds one model only", hint="name the other one")
+        raise UsageError("diff: standard input is one model only", hint="give a file for the other one")
     first, second = (load(show.given() if each == STREAM else Path(each), Options()) for each in (a, b))
     found = tuple(_differences(first, second))
     counts = Counter(d.what for d in found)
@@ -116,7 +116,7 @@ def _weights(before: Mapping[str, Constant], after: Mapping[str, Constant]) -> I
 
 
 def _same(a: Constant, b: Constant) -> bool:
-    """Whether two weights of one type hold the same bits."""
+    """Whether two weights of the same type are equal bit by bit."""
     x, y = (np.ascontiguousarray(c.load()).reshape(-1).view(np.uint8) for c in (a, b))
     return bool(np.array_equal(x, y))
 
@@ -137,7 +137,7 @@ def _nodes(a: Graph, b: Graph) -> Iterator[Difference]:
 
 
 def _drawing(a: Graph, b: Graph) -> dict[str, Any]:
-    """Both graphs for a page, and of each node whether the other graph has it: same, other, gone or new."""
+    """Both graphs for a page, with the state of each node: same, other, gone or new."""
     nodes = [dict(_named(graph)) for graph in (a, b)]
     into = _into(b)
     sides: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def _named(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _fused(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The original nodes in kernels of ours, each with the node it became a part of."""
+    """The original nodes that are in kernels, each with its fused node."""
     for name, raw in graph.source.nodes.items():
         for entry in raw.metadata_props:
             if entry.key == _ORIGIN:
@@ -174,7 +174,7 @@ def _fused(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _into(graph: Graph) -> dict[str, str]:
-    """By original node the kernel that it is in; the first, where several compute it."""
+    """By original node the kernel that computes it; the first of several."""
     found: dict[str, str] = {}
     for origin, name in _fused(graph):
         found.setdefault(origin, name)

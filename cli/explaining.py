@@ -1,4 +1,4 @@
-"""The verb `explain`: what would become of a model, and why not more."""
+"""The verb `explain`: what would be fused in a model, and why not more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain(
     *,
     strict: bool,
 ) -> Answer:
-    """What would become of a model, and why not more."""
+    """Plan a model without building it; the groups, and the reasons for what is not fused."""
     result = optimize(model, options=replace(options, stop_after="schedule"), tell=tell, strict=strict)
     wanted = _pattern(node)
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
@@ -46,11 +46,11 @@ def explain(
 
 
 def _counted(result: Result) -> Iterator[str]:
-    """At which sizes open ones were counted."""
+    """The sizes at which symbolic extents are counted."""
     if result.counted_at:
         stated = ", ".join(f"{name}={n}" for name, n in result.counted_at.items())
         named = [name for name in result.counted_at if "[" not in name]
-        yield f"open sizes are counted at {stated}" + f" (--dim-hint {named[0]}=N states another size)" * bool(
+        yield f"symbolic sizes are counted at {stated}" + f" (--dim-hint {named[0]}=N sets another size)" * bool(
             named[:1]
         )
 
@@ -59,7 +59,7 @@ def _pattern(node: str | None) -> re.Pattern[str] | None:
     try:
         return None if node is None else re.compile(node)
     except re.error as problem:
-        raise UsageError(f"explain: --node {node} is no regular expression: {problem}") from None
+        raise UsageError(f"explain: --node {node} is not a regular expression: {problem}") from None
 
 
 def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> list[tuple[str, str, str]]:
@@ -100,7 +100,7 @@ def _explained(
 
 
 def _kernels(groups: Sequence[GroupResult]) -> Iterator[str]:
-    """A row for each distinct kernel, with figures of one call; figures that are known of none are left out."""
+    """A row for each distinct kernel, with figures of one call; columns without values are left out."""
     calls: dict[str, list[GroupResult]] = {}
     for g in groups:
         calls.setdefault(g.kernel, []).append(g)
@@ -118,7 +118,7 @@ def _kernels(groups: Sequence[GroupResult]) -> Iterator[str]:
 
 
 def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]]:
-    """Refusals that differ in numbers alone, as those of layers do, as one, with how many there are."""
+    """Refusals with their count; those that differ only in numbers, as in different layers, count as one."""
     found: dict[tuple[str, ...], list[Refusal]] = {}
     for r in refusals:
         found.setdefault((r.code, *map(_any_number, (r.reason, r.unlock, *r.nodes[:3]))), []).append(r)
@@ -136,7 +136,7 @@ def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]
 
 
 def _proposed(candidates: Sequence[CandidateResult]) -> Iterator[tuple[str, ...]]:
-    """Groups that were proposed; those that differ in numbers alone, as those of layers do, as one."""
+    """Proposed groups; those that differ only in numbers, as in different layers, count as one."""
     found: dict[tuple[str, ...], list[CandidateResult]] = {}
     for c in candidates:
         found.setdefault((*c.by, c.code, str(c.measured), *map(_any_number, (c.reason, *c.nodes))), []).append(c)
@@ -156,7 +156,7 @@ def _any_number(text: str) -> str:
 
 
 def _ways(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
-    """The ways that were considered for each kernel, each kernel once."""
+    """The schedule candidates of each distinct kernel."""
     for g in {g.kernel: g for g in groups}.values():
         for ways in g.ways:
             yield from ((g.kernel * (w is ways[0]), _microseconds(w.predicted_ms), w.way) for w in ways)

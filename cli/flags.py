@@ -12,17 +12,17 @@ import click
 from onnxfuse.config import FILES, SECTIONS, option_fields
 
 PREFIX = "ONNXFUSE_"
-DEBUG = "onnxfuse.debug"  # in the context of a run: whether --debug was given
+DEBUG = "onnxfuse.debug"  # key in the context's metadata: whether --debug was given
 SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet": "-q"}
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node",
     "fast_math", "precision", "winograd", "custom_ops_library", "lock",
 )  # fmt: skip
-TUNING = tuple(name for name in PLANNING if name not in ("target", "arch", "strategy"))  # what tune can be told
+TUNING = tuple(name for name in PLANNING if name not in ("target", "arch", "strategy"))  # flags of tune
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}
-_BOTH_WAYS = ("verify", "gain", "winograd")  # flags whose `--no-` form people need
+_BOTH_WAYS = ("verify", "gain", "winograd")  # flags whose help shows the `--no-` form
 
 OTHERS = "Result and messages"  # the section of the flags that all verbs have, the last of a verb's help
 _OWN = "Options"  # the section of a verb's own flags, the first
@@ -31,7 +31,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 class Choice(click.Choice[str]):
-    """A choice whose error names what looks like the given value."""
+    """A choice whose error suggests a similar value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """One of the choices."""
@@ -56,7 +56,7 @@ class Duration(click.ParamType[float]):
         except ValueError:
             seconds = 0.0
         if not 0.0 < seconds < float("inf"):
-            self.fail(f"{value!r} is no duration; for example 90, 90s or 2m", param, ctx)
+            self.fail(f"{value!r} is not a duration; for example 90, 90s or 2m", param, ctx)
         return seconds
 
 
@@ -73,7 +73,7 @@ class Percent(click.ParamType[float]):
         except ValueError:
             share = -1.0
         if not 0.0 <= share < 100.0:
-            self.fail(f"{value!r} is no share; for example 3%", param, ctx)
+            self.fail(f"{value!r} is not a percentage; for example 3%", param, ctx)
         return share
 
 
@@ -89,12 +89,12 @@ class Tolerance(click.ParamType[float]):
         except ValueError:
             found = -1.0
         if not found >= 0.0:
-            self.fail(f"{value!r} is no tolerance; for example 1e-4", param, ctx)
+            self.fail(f"{value!r} is not a tolerance; for example 1e-4", param, ctx)
         return found
 
 
 class Flag(click.Option):
-    """An option in a section of its verb's help, which shows its `--no-` form only where that is what people want."""
+    """An option in a section of its verb's help; the `--no-` form is shown only where it is the useful one."""
 
     def __init__(self, *names: Any, section: str = OTHERS, **settings: Any) -> None:
         super().__init__(*names, **settings)
@@ -112,7 +112,7 @@ class Flag(click.Option):
 
 
 def sections(options: Iterable[click.Parameter]) -> list[tuple[str, list[click.Parameter]]]:
-    """Options by the sections of their verb's help, those of all verbs last; others, as `--help`, are there too."""
+    """The options of a verb by section, those common to all verbs last."""
     found: dict[str, list[click.Parameter]] = {name: [] for name in (_OWN, *SECTIONS, OTHERS)}
     for option in options:
         found[getattr(option, "section", OTHERS)].append(option)
@@ -189,7 +189,7 @@ def of_options(only: Sequence[str] = ()) -> Callable[[Verb], Verb]:
 
 
 def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Verb]:
-    """The flags that every verb has; `json` adds those of results, `overwrite` what their file needs."""
+    """The flags common to all verbs; `json` adds those for results, `overwrite` one for their files."""
 
     def keep_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.meta[DEBUG] = value
@@ -197,13 +197,16 @@ def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Ver
     def add(verb: Verb) -> Verb:
         about = {"is_flag": True, "default": False, "expose_value": False, "callback": keep_debug, "section": OTHERS}
         verb = flag("debug", help="show the traceback of an error", **about)(verb)
-        verb = flag("quiet", section=OTHERS, is_flag=True, default=False, help="say nothing but errors")(verb)
-        verb = flag("verbose", section=OTHERS, is_flag=True, default=False, help="say more")(verb)
+        verb = flag("quiet", section=OTHERS, is_flag=True, default=False, help="print errors only")(verb)
+        verb = flag("verbose", section=OTHERS, is_flag=True, default=False, help="print details")(verb)
         if json and overwrite:
             verb = flag("overwrite", section=FILES, is_flag=True, default=False, help="replace files that exist")(verb)
         if json:
             verb = flag(
-                "report", section=OTHERS, metavar="FILE", help="write the result to a file as a page: HTML, or .md"
+                "report",
+                section=OTHERS,
+                metavar="FILE",
+                help="write the result to a file as an HTML page, or as Markdown (.md)",
             )(verb)
             verb = flag("json-file", section=OTHERS, metavar="FILE", help="write the result to a file as JSON")(verb)
             verb = flag(

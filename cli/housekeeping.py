@@ -1,4 +1,4 @@
-"""The verbs that keep house: `doctor`, `config`, `cache`."""
+"""The verbs `doctor`, `config` and `cache`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVERYWHERE = ("debug", "json", "json-file", "quiet", "report", "verbose")  # fl
 
 
 def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
-    """What this machine offers."""
+    """The compilers, runtime, instruction sets, GPUs and cache of this machine."""
     compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
     target = targets_of(("native",))[0]
     runs = {name: runs_here(each) for name, each in CPUS.items() if name in ARCHS}
@@ -60,7 +60,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         ("predicted for", f"{target.processor or 'any of this class'}: {target.gflops:.0f} GFLOP/s a core"),
         ("amx", _amx(**facts["amx"])),
         ("runs", ", ".join(name for name, here in runs.items() if here) or "the baseline of its architecture"),
-        *((("allowed", f"{os.environ[ISA]} alone, by ${ISA}"),) if os.environ.get(ISA) else ()),
+        *((("allowed", f"only {os.environ[ISA]}, by ${ISA}"),) if os.environ.get(ISA) else ()),
         *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
         ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
         ("gpu", _about(**facts["gpu"])),
@@ -72,7 +72,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
 
 
 def _gpu() -> dict[str, Any]:
-    """The CUDA driver and its devices, and the compiler for them, which needs neither."""
+    """The CUDA driver and its devices, and the version of NVRTC, which needs neither."""
     driver = cuda_driver()
     devices = [asdict(each) for each in driver.devices] if driver is not None else []
     compiler = nvrtc.version() if nvrtc.libraries() else None
@@ -80,25 +80,25 @@ def _gpu() -> dict[str, Any]:
 
 
 def _about(driver: int | None, devices: Sequence[Mapping[str, Any]], compiler: str | None) -> str:
-    """What GPUs there are, for a person."""
+    """The line about GPUs."""
     if driver is None:
-        return "no CUDA driver: libraries for GPUs are built all the same, and their function bodies run here"
+        return "no CUDA driver: libraries for GPUs can be built, but here only their function bodies run"
     said = f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}"
     names = ", ".join(f"{d['name']} (sm_{d['capability']})" for d in devices)
     return f"{names or 'no device'}, {said}"
 
 
 def _amx(*, here: bool, granted: bool) -> str:
-    """Whether kernels can use the matrix unit, for a person."""
+    """The line about AMX."""
     if not here:
         return "not in this processor"
-    return "tiles of bf16 and int8" if granted else "in this processor, but the system refuses its tiles"
+    return "tiles of bf16 and int8" if granted else "in this processor, but not enabled by the operating system"
 
 
 def _measured(m: Machine | None) -> list[tuple[str, str]]:
-    """What calibration found, for a person."""
+    """The lines about calibration."""
     if m is None:
-        return [("measured", "nothing yet: --calibrate does, for --profile-guided")]
+        return [("measured", "nothing yet (--calibrate measures, for --profile-guided)")]
     sizes = (bytes_text(m.l1_bytes), bytes_text(m.l2_bytes), bytes_text(m.l3_bytes))
     return [
         ("peak", f"{m.gflops:.0f} GFLOP/s a core, {m.cores} cores at work"),
@@ -131,7 +131,7 @@ def config(
     others: Mapping[str, Mapping[str, tuple[Any, str]]],
     path: Path | None,
 ) -> Answer:
-    """The options as they are now, and where each comes from: those of `optimize`, and what `others` verbs have."""
+    """The current values of options and their sources: those of `optimize`, and of the verbs in `others`."""
     words = {"commandline": "flag", "environment": "environment", "default_map": str(path), "default": "default"}
     rows, facts = [("option", "value", "from")], {}
     for each in option_fields():
@@ -151,10 +151,10 @@ def config(
 
 
 def cache(action: str, file: str | None, max_size: str, cache_dir: str | None, *, overwrite: bool) -> Answer:
-    """The cache, after what was asked for: entries deleted, written to an archive, or taken from one."""
+    """Shrink, export or import the cache; its state afterwards. Raises UsageError and OutputError."""
     kept = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
     if (file is None) == (action in ("export", "import")):
-        wanted = "wants the archive's name" if file is None else f"wants no file: {file}"
+        wanted = "needs the name of an archive" if file is None else f"takes no file: {file}"
         raise UsageError(f"cache: {action} {wanted}", hint="onnxfuse cache export kernels.tar")
     before = kept.info().entries
     if action == "export":
@@ -189,4 +189,4 @@ def _imported(kept: Cache, path: Path) -> Info:
     except OSError as problem:
         raise UsageError(f"read: {path} cannot be read: {problem.strerror}", hint="check the spelling") from None
     except (tarfile.TarError, EOFError) as problem:
-        raise UsageError(f"cache: {path} is no archive of a cache: {problem}", hint="cache export makes one") from None
+        raise UsageError(f"cache: {path} is not a cache archive: {problem}", hint="cache export writes one") from None

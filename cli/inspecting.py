@@ -1,4 +1,4 @@
-"""The verb `inspect`: what a model holds, or a kernel library with the manifest and the model beside it."""
+"""The verb `inspect`: the contents of a model, or of a kernel library with its manifest and model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NODES = 3
 
 
 def inspect(name: str) -> Answer:
-    """What a model or a library holds; `-` is a model on standard input."""
+    """The contents of a model or library; `-` is a model on standard input."""
     if name != STREAM and Path(name).is_file():
         with Path(name).open("rb") as file:
             if file.read(4) == b"\x7fELF":
@@ -39,7 +39,7 @@ def inspect(name: str) -> Answer:
     graph = load(show.given() if name == STREAM else name, Options())
     source: Source = graph.source
     operators = _operators(graph)
-    constants = {c for each in everywhere(graph) for c in each.constants.values()}  # those that bodies share once
+    constants = {c for each in everywhere(graph) for c in each.constants.values()}  # each once, as subgraphs share some
     facts = {
         "path": name,
         "sha256": source.sha256,
@@ -60,7 +60,7 @@ def inspect(name: str) -> Answer:
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
-    """Operators with how often they occur, their mapping types and operations; "-" and None where not known."""
+    """Operators with their count, mapping types and operations; "-" and None where unknown."""
     count = Counter[str]()
     classes: dict[str, Counter[str]] = {}
     work: dict[str, int | None] = {}
@@ -98,11 +98,11 @@ def _inspected(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _library(path: Path) -> Answer:
-    """What a library of ours says in its own text, and what its manifest and its model say of it; nothing is run."""
+    """The contents of a kernel library, from its strings, its manifest and its model; it is not loaded."""
     text = path.read_bytes()
     domains = sorted({m.decode() for m in re.findall(rb"onnxfuse\.[0-9a-f]{12}(?=\0)", text)})
     if not domains:
-        raise UsageError(f"inspect: {path} is a library, but none of onnxfuse", hint="name a model or its library")
+        raise UsageError(f"inspect: {path} is a library, but not one of onnxfuse", hint="name a model or its library")
     found = re.findall(rb"(?<=\0)(?:onnxfuse_)?([A-Za-z]\w*_[0-9a-f]{8})(?=\0)", text)
     digest = file_digest(path)
     said = _manifest(path, digest)
@@ -128,7 +128,7 @@ def _library(path: Path) -> Answer:
 
 
 def _manifest(path: Path, digest: str) -> Mapping[str, Any]:
-    """The manifest beside a library that is about this one; nothing where there is none."""
+    """The manifest beside a library whose digest matches; empty if there is none."""
     for each in sorted(path.parent.glob("*.json")):
         try:
             said = parsed(each.read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ def _manifest(path: Path, digest: str) -> Mapping[str, Any]:
 
 
 def _calls(path: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The nodes that call kernels: the original nodes behind each, and types of inputs and outputs from the model."""
+    """The fused nodes: their original nodes, and the types of inputs and outputs from the model."""
     types: dict[str, tuple[list[str], list[str]]] = {}
     model = path.parent / Path(str(said.get("model") or "")).name
     if said.get("model") and model.is_file():
@@ -159,7 +159,7 @@ def _calls(path: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _types(graph: Graph) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
-    """By name of each node the types of what it reads and makes."""
+    """The types of inputs and outputs by name of the node."""
     for node in graph.nodes:
         inputs, outputs = ([_dtype(graph, v) for v in names if v] for names in (node.inputs, node.outputs))
         yield graph.source.nodes[node.name].name, (inputs, outputs)
@@ -174,7 +174,7 @@ def _library_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{facts['path']}  {bytes_text(facts['bytes'])}, sha256 {facts['sha256']}"
     yield f"domain    {', '.join(facts['domains'])}"
     yield f"runtime   {facts['runtime']}"
-    here = "runs here" if facts["runs_here"] else "does not run here: function bodies do"
+    here = "runs here" if facts["runs_here"] else "does not run here, so function bodies do"
     for name in facts["targets"]:
         asks = ", ".join(facts["features"][name])
         yield f"for       {name}" + (f": {asks}" if asks else "")
@@ -182,7 +182,7 @@ def _library_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["compiler"]:
         yield f"made by   onnxfuse {facts['onnxfuse_version']} with {facts['compiler']}, for {facts['model']}"
     if not facts["calls"]:
-        yield "note      no manifest beside it is about this library: what its kernels stand for is not known"
+        yield "note      the original nodes of its kernels are unknown, since it has no manifest beside it"
         yield from (f"kernel    {name}" for name in facts["kernels"])
         return
     rows = [("kernel", "types", "nodes", "stands for")]
@@ -198,5 +198,5 @@ def _library_lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _counted(types: list[str]) -> str:
-    """Types, each once with how often it occurs."""
+    """Distinct types with their counts."""
     return ", ".join(f"{n} {name}" if n > 1 else name for name, n in Counter(types).items()) or "?"

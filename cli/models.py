@@ -1,4 +1,4 @@
-"""What verbs that run models are given: files, and values of symbolic dimensions."""
+"""Arguments of verbs that run models: files, and values of symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SETS = 12  # of sizes that are measured in one run
 def files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
     """The models as files; `-` is standard input, kept in `folder`. Raises UsageError for one that is not there."""
     if list(names).count(STREAM) > 1:
-        raise UsageError(f"{verb}: standard input holds one model only", hint="name the other one")
+        raise UsageError(f"{verb}: standard input is one model only", hint="give a file for the other one")
     paths = [Path(folder, "stdin.onnx") if name == STREAM else Path(name) for name in names]
     for name, path in zip(names, paths, strict=True):
         if name == STREAM:
@@ -61,12 +61,12 @@ def dims_of(texts: Sequence[str]) -> dict[str, int]:
 
 
 def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], inputs: str | None) -> None:
-    """Raise UsageError for a dimension that the inputs of a model do not have, or where they are given."""
+    """Raise UsageError for dimensions that the inputs of a model do not have, or if `--inputs` is given."""
     if not dims:
         return
     first = next(iter(dims))
     if inputs is not None:
-        raise UsageError(f"{verb}: --dim {first} cannot apply: --inputs has sizes of its own", hint="leave one out")
+        raise UsageError(f"{verb}: --dim {first} cannot be used with --inputs, which has sizes", hint="use one of them")
     texts = {str(d) for each in feeds.inputs_of(feed_limits.skeleton(path)) for d in each.shape or ()}
     known = sorted({word for text in texts for word in re.findall(r"[^\W\d][\w.]*", text)} | texts)
     for each in dims:
@@ -74,4 +74,4 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
             near = difflib.get_close_matches(each, known, 1)
             symbols = [d for d in known if not d.isdigit()]
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(symbols) or 'no symbolic dimension'}"
-            raise UsageError(f"{verb}: --dim {each} cannot apply: no input of {name} has such a dimension", hint=hint)
+            raise UsageError(f"{verb}: --dim {each} has no effect: no input of {name} has such a dimension", hint=hint)

@@ -28,7 +28,7 @@ BILL = "sbom.cdx.json"
 
 
 def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
-    """An archive of all that runs the models of a folder, or one model, elsewhere."""
+    """Archive everything that is needed to run the models of a folder, or one model, elsewhere."""
     folder, manifests = _manifests(Path(place))
     name = folder.resolve().name if Path(place).is_dir() else Path(place).name.removesuffix(".onnx")
     path = Path(out) if out is not None else Path(f"{name}.tar.gz")
@@ -50,7 +50,7 @@ def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
 
 
 def _manifests(place: Path) -> tuple[Path, list[Path]]:
-    """The folder, and the manifests in it that are wanted: all, or that of one model. Raises UsageError."""
+    """The folder, and its manifests, or that of one model. Raises UsageError."""
     if place.is_dir():
         folder, found = place, sorted(place.glob(f"*{_MANIFEST}"))
     else:
@@ -64,7 +64,7 @@ def _manifests(place: Path) -> tuple[Path, list[Path]]:
 
 
 def _members(folder: Path, path: Path) -> dict[str, bytes | Path]:
-    """What one manifest names, by names in the archive, and programs that load it. Raises UsageError, AnsweredNo."""
+    """The files of one manifest by their names in the archive, with loaders. Raises UsageError and AnsweredNo."""
     said = _read(path)
     model, library = folder / str(said["model"]), said.get("library")
     found: dict[str, bytes | Path] = {path.name: path, model.name: model}
@@ -75,7 +75,7 @@ def _members(folder: Path, path: Path) -> dict[str, bytes | Path]:
     for name, each in found.items():
         if isinstance(each, Path) and not each.is_file():
             raise UsageError(
-                f"package: {each} of {path} is not there", hint="put all files of a build beside each other"
+                f"package: {each}, which {path} names, is missing", hint="put all files of a build into one folder"
             )
         if (
             library is not None
@@ -96,11 +96,11 @@ def _read(path: Path) -> Mapping[str, Any]:
             return said
     except (OSError, ValueError, KeyError):
         pass
-    raise UsageError(f"package: {path} is no manifest", hint="onnxfuse optimize makes one")
+    raise UsageError(f"package: {path} is not a manifest", hint="onnxfuse optimize makes one")
 
 
 def _data_of(model: Path) -> list[str]:
-    """Names of the files that hold a model's weights; none where the model is not there."""
+    """Names of the external data files of a model; none if the model is missing."""
     if not model.is_file():
         return []
     tensors = feed_limits.load_proto(model).graph.initializer
@@ -108,7 +108,7 @@ def _data_of(model: Path) -> list[str]:
 
 
 def _licences() -> Iterator[tuple[str, str]]:
-    """The licence of what onnxfuse writes, and whose it is."""
+    """The licence and notice of generated code."""
     about = importlib.metadata.distribution("onnxfuse")
     for name in ("LICENSE", "NOTICE"):
         text = about.read_text(f"licenses/{name}") or about.read_text(name)
@@ -120,7 +120,7 @@ def _licences() -> Iterator[tuple[str, str]]:
 
 
 def bill_of(name: str, sums: Mapping[str, str], manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is in an archive as CycloneDX has it, without a date or serial number: equal archives, equal bytes."""
+    """The bill of materials of an archive in CycloneDX, without date and serial number, so that it is reproducible."""
     libraries = {Path(str(m["library"])).name: m for m in manifests if m.get("library")}
     return {
         "bomFormat": "CycloneDX",
@@ -137,7 +137,7 @@ def bill_of(name: str, sums: Mapping[str, str], manifests: Iterable[Mapping[str,
 
 
 def _component(file: str, digest: str, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A file of an archive; of a library also its licence, what made it, and what it needs."""
+    """A file of an archive; for a library with its licence, compiler and requirements."""
     kind = "library" if manifest else "machine-learning-model" if file.endswith(".onnx") else "file"
     found: dict[str, Any] = {"type": kind, "name": file, "hashes": [{"alg": "SHA-256", "content": digest}]}
     if manifest is not None:
@@ -159,7 +159,7 @@ def _digest(content: bytes | Path) -> str:
 
 
 def _write(path: Path, name: str, members: Mapping[str, bytes | Path], *, overwrite: bool) -> None:
-    """Equal members, equal bytes: no times, no owners, one order."""
+    """Write the archive without times and owners and in a fixed order, so that it is reproducible."""
     with Staged(overwrite=overwrite) as staged:
         temporary = staged.stage(path)
         try:

@@ -1,4 +1,4 @@
-"""What `profile` found as lines for people."""
+"""The printed lines of `profile`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Fields = Mapping[str, Any]
 
 
 def time_of(found: Ratio) -> str:
-    """A ratio of times with its interval."""
+    """A ratio of times with its confidence interval."""
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
-    """The lines of a document: latencies, what was compared, memory, and nodes or kernels."""
+    """The lines of a document: latencies, comparison, memory, and nodes or kernels."""
     rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
     for model in made["models"]:
         times = (*(model["latency_ms"][key] for key in ("min", "median", "p90", "p99")), model["load_ms"])
@@ -30,12 +30,12 @@ def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
     lines.append(f"milliseconds; {found.threads} threads; {_shapes(found.inputs)}")
     lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
     if found.ratio is not None:
-        spread = f"; the first against itself {found.spread * 100:.1f} %" if found.spread is not None else ""
+        spread = f"; repetitions of the first differ by {found.spread * 100:.1f} %" if found.spread is not None else ""
         between = f"95 %: {found.ratio.low:.2f}x to {found.ratio.high:.2f}x"
         lines.append(f"speedup   {found.ratio.value:.2f}x ({between}{spread})")
         lines.append(f"          {ratios.STATISTIC}")
     if found.busy:
-        lines.append("note      the machine is busy with other work: what is measured is less sure")
+        lines.append("note      the machine is busy with other work, so the measurements are less certain")
     if level != "model":
         lines += ["", *_memory(made["models"]), "", _peaks(made["peaks"])]
         for model in made["models"]:
@@ -59,24 +59,24 @@ def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
 
 
 def _memory(models: Sequence[Fields]) -> Iterator[str]:
-    """Memory of each model: of its process, as measured, its weights, its values at once, and the runtime's arena."""
+    """Memory of each model: of its process (measured), weights, live values (computed), and the runtime's arena."""
     rows = [("memory", "process", "weights", "values", "arena")]
     for m in models:
         found = m["memory"] or {}
         sizes = (m["peak_bytes"], *(found.get(key) for key in ("weight_bytes", "value_peak_bytes", "arena_bytes")))
         rows.append((m["path"], *("-" if each is None else bytes_text(each) for each in sizes)))
     yield from table(rows, right=(1, 2, 3, 4))
-    yield "process: measured until it has run once; values: the most at once by their lifetimes, computed"
+    yield "process: measured up to the first run; values: the most that are live at once, computed"
 
 
 def _peaks(peaks: Fields) -> str:
-    how = "the best of what was measured here" if peaks["measured"] else "of this class of machines, not measured"
+    how = "the best of what was measured here" if peaks["measured"] else "of this machine class, not measured"
     best = f"{peaks['gflops']:.0f} GFLOP/s and {peaks['memory_gbps']:.0f} GB/s from memory"
     return f"at best   {best} on {peaks['threads']} threads, {how}; `of best` is the share of what these allow"
 
 
 def _kernel_lines(model: Fields) -> list[str]:
-    """The kernels of the library, and what all other nodes took together."""
+    """The kernels of the library, and the total of all other nodes."""
     kernels, others = model["kernels"], [op for op in model["ops"] if not op["kernel"]]
     rows = [("ms", "share", "nodes", "GFLOP/s", "GB/s", "of best", "kernel", "stands for")]
     for each in kernels[:_ROWS]:

@@ -1,4 +1,4 @@
-"""The verb `profile`: latencies of one model, or of two in turns, at one or more sets of sizes, and where time goes."""
+"""The verb `profile`: latencies of one model, or of two in turns, at one or more sets of sizes, and by node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["INCONCLUSIVE", "SLOWER", "Measured", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `profile` found; `verdict` is on a limit that was given, in words too; `trace` is one run of each model."""
+    """The result of `profile`; `verdict` and `said` are about --fail-if-slower; `trace` is one run of each model."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -45,11 +45,11 @@ class Measured:
 
 
 def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> Measured:
-    """Latencies of one or two models, measured in turns; of nodes too where a page is made of it (`paged`)."""
+    """Measure one or two models in turns; with `paged` (a page is written), nodes as well."""
     gpu = values["target"] == "cuda"
     provider = gpu_provider("profile", graph=values["cuda_graph"]) if gpu else CPU
     if gpu and (values["level"] != "model" or values["trace"]):
-        raise UsageError("profile: of a GPU only whole models are measured", hint="leave out --level and --trace")
+        raise UsageError("profile: on a GPU only whole models are measured", hint="leave out --level and --trace")
     if len(models) > 2:
         raise UsageError(f"profile: {len(models)} models are too many", hint="name one or two")
     limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
@@ -67,7 +67,7 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
             if len(sizes) > 1:
                 at.part(number + 1, len(sizes))
             found.append(_measured(paths, dims, baseline, values, provider, looks=looks and number == 0))
-        return _told(models, paths, sizes, found, peaks, baseline, values)
+        return _result(models, paths, sizes, found, peaks, baseline, values)
 
 
 def _measured(
@@ -102,8 +102,8 @@ def _measured(
 
 
 def _peaks(at: Progress, threads: int, cache_dir: str | None) -> dict[str, Any]:
-    """What this machine does at best on so many threads: measured by a kernel of ours, once, and kept; where that
-    cannot be, what its class reaches.
+    """The machine's peak with a number of threads: measured once by a benchmark kernel and cached; where that
+    is impossible, that of its machine class.
     """
     target = targets_of(("native",))[0]
     cache = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
@@ -119,7 +119,7 @@ def _peaks(at: Progress, threads: int, cache_dir: str | None) -> dict[str, Any]:
     return {"gflops": known.gflops * used, "memory_gbps": memory, "measured": True, "threads": used}
 
 
-def _told(
+def _result(
     models: Sequence[str],
     paths: Sequence[Path],
     sizes: Sequence[Mapping[str, int]],
@@ -128,7 +128,7 @@ def _told(
     baseline: Ratio | None,
     values: Mapping[str, Any],
 ) -> Measured:
-    """The answer: that of the first set of sizes, with what the others took; the worst of all verdicts."""
+    """The result for the first set of sizes, with the times of others; the verdict is the worst of all."""
     found, limit = profiles[0], values["fail_if_slower"]
     words = [
         (ratios.verdict(each.slower, limit), each.slower)
@@ -142,7 +142,7 @@ def _told(
     lines = lines_of(made, found, values["level"])
     lines += size_lines(made["sizes"]) if len(sizes) > 1 else []
     if baseline is not None and found.slower is not None:
-        lines.append(f"baseline  {time_of(found.slower)} of its time, as far as nothing else changed on the machine")
+        lines.append(f"baseline  {time_of(found.slower)} of its time, provided that the machine is unchanged")
     said = ""
     if slower is not None and word is not None:
         said = f"{word}: {time_of(slower)} of the time, {1.0 + limit:.3g} is allowed"
@@ -159,7 +159,7 @@ def _document(
 ) -> dict[str, Any]:
     found = profiles[0]
     fields = found.to_json()
-    del fields["host"]  # the document has one of its own
+    del fields["host"]  # the document has its own
     for model, name, path in zip(fields["models"], names, paths, strict=True):
         model |= {"path": name, "sha256": file_digest(path)}
         for each in (*model["ops"], *model["kernels"]):
@@ -181,7 +181,7 @@ def _steps(model: Any) -> Any:
 
 
 def _at_size(names: Sequence[str], dims: Mapping[str, int], found: Profile) -> dict[str, Any]:
-    """What one set of sizes took."""
+    """The times at one set of sizes."""
     latencies = [
         {"path": name, "min_ms": m.latency_ms.min, "median_ms": m.latency_ms.median}
         for name, m in zip(names, found.models, strict=True)
@@ -195,7 +195,7 @@ def _at_size(names: Sequence[str], dims: Mapping[str, int], found: Profile) -> d
 def _layers(names: Mapping[str, str], found: Profile) -> list[dict[str, Any]]:
     """Milliseconds of each layer in each model, in the order of the first.
 
-    Where names tell no layers, each node of the last model stands for one.
+    If names have no layers, each node of the last model counts as one.
     """
     if not any(model.ops for model in found.models):
         return []
@@ -207,7 +207,7 @@ def _layers(names: Mapping[str, str], found: Profile) -> list[dict[str, Any]]:
 
 
 def _refusals(path: Path) -> list[Any]:
-    """Why nodes of a model of ours stay with the runtime, as its manifest says; none where there is no manifest."""
+    """Why nodes of an output model stay with the runtime, from its manifest; none without a manifest."""
     named = metadata(path).get("onnxfuse.manifest", "")
     try:
         text = (path.parent / Path(named).name).read_text(encoding="utf-8") if named else "{}"
@@ -217,7 +217,7 @@ def _refusals(path: Path) -> list[Any]:
 
 
 def _baseline(path: str | None) -> Ratio | None:
-    """How long the last model of an earlier result took; where only its least time is known, exactly that."""
+    """The time of the last model of an earlier result, or its minimum if nothing else is known."""
     if path is None:
         return None
     try:
@@ -225,10 +225,10 @@ def _baseline(path: str | None) -> Ratio | None:
         level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
         high = (
             math.inf if level["high"] is None else float(level["high"])
-        )  # of a machine so busy that it may be any time
+        )  # measured on a busy machine, without an upper bound
         value, low = (float(level[key]) for key in ("value", "low"))
         if not (0.0 <= low <= value <= high and value > 0.0):
             raise ValueError
         return Ratio(value, low, high, 0)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UsageError(f"profile: {path} is no result of profile --json", hint="make one with --json-file") from None
+        raise UsageError(f"profile: {path} is not a result of profile --json", hint="--json-file writes one") from None

@@ -1,4 +1,4 @@
-"""The program `onnxfuse` as a group of verbs: near names for verbs that are not there, settings, `--version`."""
+"""The program `onnxfuse` as a group of verbs: suggestions for misspelled verbs, settings, `--version`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from . import show
 from .flags import sections
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_MANY = 30  # flags that are told in sections
+_MANY = 30  # most flags of a verb that are listed without sections
 
 
 class VerbCommand(click.Command):
-    """A verb, whose help shows its flags in sections where there are many, and examples."""
+    """A verb, whose help has examples, and sections if there are many flags."""
 
     def __init__(self, *arguments: Any, examples: Sequence[str], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -34,14 +34,14 @@ class VerbCommand(click.Command):
                 formatter.write_dl([record for each in those if (record := each.get_help_record(ctx)) is not None])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, each in one line: a line is what is copied."""
+        """The examples, each in one line so that it can be copied."""
         with formatter.section("Examples"):
             for each in self.examples:
                 formatter.write(f"{'':{formatter.current_indent}}onnxfuse {self.name} {each}".rstrip() + "\n")
 
 
 class Verbs(click.Group):
-    """The program itself: verbs in the order in which they are written, and near names for those that are not."""
+    """The program: verbs in the order of their definition, and suggestions for misspelled ones."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs for `--help`."""
@@ -50,7 +50,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb of a command line. Raises UsageError with verbs that look like what was given."""
+        """The verb of a command line. Raises UsageError with similar verbs."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -62,7 +62,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def _warn_of_variables(self, *, quiet: bool) -> None:
-        """Say which variables of the environment look like flags and are none."""
+        """Warn of environment variables that look like flags but are not."""
         from . import settings
 
         for name, near in settings.unknown_variables(os.environ, self.commands):

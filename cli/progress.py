@@ -1,4 +1,4 @@
-"""How far a verb is: the lines of the steps of `optimize`, and what is under way, on a line that moves or on lines."""
+"""Progress: the lines of the steps of `optimize`, and the current activity, on an updated line or in plain lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .flags import OTHERS, Choice, flag
 from .show import Screen, bytes_text, milliseconds
 
 MODES = ("auto", "plain", "none")
-_MOVES, _REPEATS = 0.1, 5.0  # seconds between two looks of a line that moves, and of lines that stay
-_SOON = 0.3  # seconds after which even lines that stay have said something
+_MOVES, _REPEATS = 0.1, 5.0  # seconds between updates of the line on a terminal, and between plain lines
+_SOON = 0.3  # seconds until the first plain line
 _TURNING = "|/-\\"
-_NAMES = {"build": "compile"}  # what people call a step
+_NAMES = {"build": "compile"}  # names of steps in messages
 
 # The steps of `optimize` ----------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ def _verify(facts: Mapping[str, Any]) -> str:
     sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
-    alone = "; quantized: kernels are compared one by one" if facts["told"] else ""
+    alone = "; quantized: kernels are compared one by one" if facts["informational"] else ""
     text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
     return f"{text}, as found before" if facts["cached"] else text
 
@@ -97,7 +97,7 @@ def step_line(on: Screen, what: str, facts: Mapping[str, Any]) -> str:
 
 
 class Progress:
-    """What a verb is at: `begin` names it, `part` counts in it. Where `moves` is None none of it is shown."""
+    """The current activity: `begin` names it, `part` counts. If `moves` is None, nothing is shown."""
 
     def __init__(self, on: Screen, moves: bool | None) -> None:
         self.on, self.moves = on, moves
@@ -106,42 +106,42 @@ class Progress:
         self._thread = threading.Thread(target=self._repeat, daemon=True, name="onnxfuse-progress")
 
     def begin(self, what: str) -> None:
-        """What is done from now on."""
+        """Start an activity."""
         with self._lock:
             self._what, self._count, self._since = _NAMES.get(what, what), "", time.monotonic()
 
     def part(self, done: int, of: int) -> None:
-        """How much of it is done."""
+        """Set how much of it is done."""
         with self._lock:
             self._count = f" {done}/{of}"
 
     def say(self, text: str) -> None:
-        """A line that stays; not with --quiet."""
+        """Print a line; not with --quiet."""
         with self._lock:
             if self.moves:
                 show.moving("")
             self.on.say(text)
 
     def hear(self, what: str, facts: Mapping[str, Any]) -> None:
-        """What a build tells of itself, its steps' lines left out."""
+        """Events of a build, without the lines of its steps."""
         if what == "begin":
             self.begin(str(facts["step"]))
         elif what == "part":
             self.part(int(facts["done"]), int(facts["of"]))
 
     def tell(self, what: str, facts: Mapping[str, Any]) -> None:
-        """What `optimize` tells of itself."""
+        """Events of `optimize`."""
         self.hear(what, facts)
         if what in LINES:
             self.say(step_line(self.on, what, facts))
 
     def start(self) -> None:
-        """Show it from now on."""
+        """Start to show it."""
         if self.moves is not None:
             self._thread.start()
 
     def finish(self) -> None:
-        """Show it no longer."""
+        """Stop to show it."""
         if self.moves is not None and not self._end.is_set():
             self._end.set()
             self._thread.join()
@@ -168,7 +168,7 @@ class Progress:
 
 @contextmanager
 def progress(on: Screen, mode: str = "auto") -> Iterator[Progress]:
-    """What is under way, shown until the block is left: `auto` on terminals, where it moves, `plain` line by line."""
+    """A context that shows the current activity: `auto` only on terminals, as an updated line; `plain` in lines."""
     moves = None if on.quiet or mode == "none" else True if mode == "auto" and on.terminal else None
     moves = False if mode == "plain" and not on.quiet else moves
     made = Progress(on, moves)
@@ -180,7 +180,7 @@ def progress(on: Screen, mode: str = "auto") -> Iterator[Progress]:
 
 
 def progressing(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb that takes its time: it is given the screen, and `at`, which tells how far it is from the beginning on."""
+    """Decorator for long-running verbs, which get the screen, and `at` to report progress."""
 
     @wraps(verb)
     def run(*, quiet: bool, verbose: bool, progress_mode: str, **values: Any) -> None:
@@ -188,7 +188,7 @@ def progressing(verb: Callable[..., None]) -> Callable[..., None]:
         with progress(screen, progress_mode) as at:
             verb(screen=screen, at=at, **values)
 
-    about = "how far it is: on terminals a line that moves, `plain` lines that stay, or nothing"
+    about = "show progress: on terminals in one updated line, as `plain` lines, or not at all"
     return flag("progress", type=Choice(MODES), default=MODES[0], param="progress_mode", help=about, section=OTHERS)(
         run
     )

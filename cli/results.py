@@ -1,4 +1,4 @@
-"""Where the answer of a verb goes: lines or a JSON document on stdout, and the file of `--json-file`."""
+"""Output of results: lines or a JSON document to stdout, and the files of `--json-file` and `--report`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Name: TypeAlias = Path | str | None
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a verb found: the document, and the same as lines for people."""
+    """The result of a verb: a JSON document, and the printed lines."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -35,9 +35,9 @@ def document(command: str, **fields: Any) -> dict[str, Any]:
 
 
 class File:
-    """A file that a flag names, refused before the work when it may not be written; without a name it takes nothing.
+    """The output file of a flag, checked before the work starts; without a name nothing is written.
 
-    `others` are files that the verb reads or writes, none of which it may be.
+    It must not be one of `others`, the files that the verb reads or writes. Raises UsageError and OutputError.
     """
 
     def __init__(self, flag: str, path: str | None, *, overwrite: bool, others: Iterable[Name] = ()) -> None:
@@ -46,9 +46,9 @@ class File:
         if self.path is None:
             return
         if path == STREAM:
-            raise UsageError(f"usage: {flag} wants a file", hint="--json prints to standard output")
+            raise UsageError(f"usage: {flag} needs a file", hint="--json prints to standard output")
         if os.path.realpath(self.path) in {os.path.realpath(each) for each in others if each is not None}:
-            raise UsageError(f"usage: {flag} {path} names a file that has another use here", hint="name another")
+            raise UsageError(f"usage: {flag} {path} is also another file of this command", hint="choose another name")
         refuse_existing([self.path], overwrite=overwrite)
 
     def write(self, text: str) -> None:
@@ -63,11 +63,11 @@ class File:
             staged.commit()
 
 
-class Keeper:
-    """The files of `--json-file` and `--report`, which all verbs with a result have."""
+class ResultFiles:
+    """The files of `--json-file` and `--report`."""
 
     def __init__(self, values: dict[str, Any], *, overwrite: bool | None = None, others: Iterable[Name] = ()) -> None:
-        """Takes its flags out of `values`; `overwrite` where the verb has such a flag of its own."""
+        """Removes its flags from `values`; `overwrite` is given if the verb has that flag itself."""
         json_file, report = values.pop("json_file"), values.pop("report")
         replace = bool(values.pop("overwrite")) if overwrite is None else overwrite
         named = list(others)
@@ -76,7 +76,7 @@ class Keeper:
 
     @property
     def paged(self) -> bool:
-        """Whether a page is made of the result."""
+        """Whether a page is written."""
         return self.report.path is not None
 
     def write(self, value: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Keeper:
                 file.write(texts[file.path])
 
     def texts(self, value: Mapping[str, Any]) -> dict[Path, str]:
-        """The document and its page by the files that they are for."""
+        """The texts of document and page, by file."""
         found: dict[Path, str] = {}
         if self.json_file.path is not None:
             found[self.json_file.path] = show.json_text(value)
@@ -104,11 +104,11 @@ def read_document(name: str) -> Any:
     except OSError as problem:
         raise UsageError(f"read: {name} cannot be read: {problem.strerror}", hint="check the spelling") from None
     except ValueError:
-        raise UsageError(f"read: {name} is no JSON document", hint="make one with --json-file") from None
+        raise UsageError(f"read: {name} is not a JSON document", hint="make one with --json-file") from None
 
 
 def page_text(value: Any, form: str | None, path: Path | None) -> str:
-    """A result as a page: in a format, else in that of a file's name, else as Markdown. Raises UsageError."""
+    """A result as a page: in the given format, else by the name of the file, else Markdown. Raises UsageError."""
     from onnxfuse.report import page  # noqa: PLC0415  only where one is wanted: jinja2 takes its time
     from onnxfuse.report.sections import page_of  # noqa: PLC0415  it needs the page
 
@@ -117,15 +117,15 @@ def page_text(value: Any, form: str | None, path: Path | None) -> str:
 
 
 def files_of(model: str, options: Options) -> list[Name]:
-    """What `optimize` reads and writes. Raises UsageError for names that clash."""
+    """The files that `optimize` reads and writes. Raises UsageError if two are the same."""
     if options.dry_run or options.stop_after is not None:
         return [model]
     places = places_of(None if model == STREAM else Path(model), options)
     return [model, places.model, places.data, places.library, places.manifest, places.lock]
 
 
-def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
-    """Give the answer of a verb."""
+def answer(found: Answer, as_json: bool, keep: ResultFiles) -> None:
+    """Print the result of a verb, and write its files."""
     keep.write(found.document)
     if as_json:
         show.document(printed(found.document))
@@ -134,7 +134,7 @@ def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
 
 
 def printed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document without what only a page needs, which is most of its bytes."""
+    """A document without the data for pages, which is most of its bytes."""
     return {name: value for name, value in document.items() if name != "drawing"}
 
 
@@ -145,12 +145,12 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def after_optimize(screen: show.Screen, result: Result) -> None:
-    """What is left to say when `optimize` has done its work."""
+    """The messages at the end of `optimize`."""
     for note in result.notes:
         screen.warn(note)
     bugs = [refusal for refusal in result.refusals if refusal.code == "E-INTERNAL"]
     if bugs:
-        screen.warn(f"{len(bugs)} bugs of onnxfuse were gone around; please report them: {bugs[0].reason}")
+        screen.warn(f"{len(bugs)} bugs of onnxfuse were worked around; please report them: {bugs[0].reason}")
     if not result.kernels and result.output.model is not None:
         screen.warn("nothing was fused: the output is a copy of the input   (why: onnxfuse explain)")
     for line in _details(result):
@@ -160,7 +160,7 @@ def after_optimize(screen: show.Screen, result: Result) -> None:
 
 
 def _details(result: Result) -> Iterable[str]:
-    """What --verbose adds."""
+    """The lines of --verbose."""
     yield "seconds   " + ", ".join(f"{step} {seconds:.2f}" for step, seconds in result.seconds.items())
     yield f"memory    {show.bytes_text(result.peak_memory_bytes)} at most"
     rows = [(g.kernel, f"{len(g.nodes)} nodes", f"{g.phases} phases", g.name) for g in result.groups]

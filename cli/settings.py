@@ -1,4 +1,4 @@
-"""Values of flags from a file: `[tool.onnxfuse]` of pyproject.toml, or onnxfuse.toml, in this folder or one above."""
+"""Settings: flags from `[tool.onnxfuse]` of pyproject.toml or from onnxfuse.toml, in this folder or one above."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onnxfuse.errors import UsageError
 from .flags import PREFIX
 
 FILES = ("onnxfuse.toml", "pyproject.toml")
-OTHERS = ("ONNXFUSE_ISA", "ONNXFUSE_ATTEMPTS")  # variables that no flag has: of the libraries, and of our own children
+OTHERS = ("ONNXFUSE_ISA", "ONNXFUSE_ATTEMPTS")  # variables of libraries and child processes
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a file says about flags, by the flags' names without dashes in front; `path` is None without a file."""
+    """Values of flags by name without dashes; `path` is None if there is no file."""
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -51,17 +51,17 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     if values is None and path.name == FILES[0]:
         values = whole
     if values is not None and not isinstance(values, dict):
-        raise UsageError(f"config: [tool.onnxfuse] of {path} is no table", hint="give it keys such as strategy")
+        raise UsageError(f"config: [tool.onnxfuse] of {path} is not a table", hint="give it keys such as strategy")
     return values
 
 
 def flags_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a verb, by their names without dashes in front."""
+    """The options of a verb, by name without dashes."""
     return {p.opts[-1].lstrip("-"): p for p in command.params if isinstance(p, click.Option)}
 
 
 def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]:
-    """For each verb, the values of its own flags. Raises UsageError for a key that no verb has as a flag."""
+    """For each verb, the values of its flags. Raises UsageError for a key that is a flag of no verb."""
     flags = {name: flags_of(command) for name, command in verbs.items()}
     known = sorted({each for found in flags.values() for each in found})
     made: dict[str, dict[str, Any]] = {name: {} for name in verbs}
@@ -69,8 +69,8 @@ def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[
         name = key.replace("_", "-")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "flags without their dashes are its keys"
-            raise UsageError(f"config: {settings.path} sets {key}, which is no flag", hint=hint)
+            hint = f"did you mean {near[0]}?" if near else "keys are the names of flags without dashes"
+            raise UsageError(f"config: {settings.path} sets {key}, which is not a flag", hint=hint)
         for verb, found in flags.items():
             option = found.get(name)
             if option is not None:
@@ -81,7 +81,7 @@ def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[
 def of_verbs(
     root: click.Context, verbs: Mapping[str, click.Command], known: Collection[str]
 ) -> dict[str, dict[str, tuple[Any, str]]]:
-    """For each verb the values of its flags that are not `known`, and where click has each from."""
+    """For each verb the values of its flags that are not in `known`, with their sources in click."""
     found: dict[str, dict[str, tuple[Any, str]]] = {}
     for name, command in verbs.items():
         with command.make_context(name, [], parent=root, resilient_parsing=True) as context:
@@ -93,7 +93,7 @@ def of_verbs(
 
 
 def unknown_variables(environment: Mapping[str, str], verbs: Mapping[str, click.Command]) -> list[tuple[str, str]]:
-    """Variables of the environment that begin as ours do and set nothing, each with one that looks like it, or ""."""
+    """Environment variables with our prefix that set nothing, each with a similar one, or ""."""
     known = {str(p.envvar) for command in verbs.values() for p in command.params if getattr(p, "envvar", None)}
     known |= set(OTHERS)
     found = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
@@ -101,7 +101,7 @@ def unknown_variables(environment: Mapping[str, str], verbs: Mapping[str, click.
 
 
 def _value(settings: Settings, key: str, value: Any, option: click.Option) -> Any:
-    """A value as click wants it."""
+    """A value in the form that click expects. Raises UsageError."""
     kinds = (str, int, float, bool)
     if option.multiple:
         many = value if isinstance(value, list) else [value]
@@ -111,4 +111,4 @@ def _value(settings: Settings, key: str, value: Any, option: click.Option) -> An
         if option.is_flag and not isinstance(value, bool):
             raise UsageError(f"config: {key} of {settings.path} is not true or false", hint="correct it")
         return value
-    raise UsageError(f"config: {key} of {settings.path} has no value of the right kind", hint="correct it")
+    raise UsageError(f"config: {key} of {settings.path} has a value of the wrong type", hint="correct it")

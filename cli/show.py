@@ -1,4 +1,4 @@
-"""Standard streams: data to stdout, all that is said to a person to stderr, a model from stdin; nothing else prints."""
+"""Standard streams: data to stdout, messages to stderr, a model from stdin. No other module prints."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from typing import IO, Any, BinaryIO
 
 from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
 
-_NARROW = 16  # columns in which no text is wrapped
+_NARROW = 16  # narrowest column in which text is wrapped
 _STYLES = {"good": "32", "bad": "31;1", "faint": "2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How much is said, and whether stderr is a terminal that moves and has colours."""
+    """The verbosity, and whether stderr is a terminal with cursor control and colours."""
 
     quiet: bool = False
     verbose: bool = False
     terminal: bool = False
 
     def say(self, text: str) -> None:
-        """A line for a person; not with --quiet."""
+        """Print a message; not with --quiet."""
         if not self.quiet:
             _put(sys.stderr, text)
 
     def detail(self, text: str) -> None:
-        """A line that only --verbose shows."""
+        """Print a message only with --verbose."""
         if self.verbose:
             self.say(text)
 
     def warn(self, text: str) -> None:
-        """Something that a person should know of; not with --quiet."""
+        """Print a warning; not with --quiet."""
         self.say(f"{self.styled('note', 'faint')}      {text}")
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a style where stderr shows one."""
+        """The text with a style, if stderr supports it."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.terminal else text
 
 
 def screen(*, quiet: bool = False, verbose: bool = False) -> Screen:
-    """The screen of this process; NO_COLOR, CI and TERM=dumb make any terminal a plain one."""
+    """The screen of this process; with NO_COLOR, CI or TERM=dumb, a terminal counts as plain."""
     plain = any(os.environ.get(name) for name in ("NO_COLOR", "CI")) or os.environ.get("TERM") == "dumb"
     return Screen(quiet, verbose, sys.stderr is not None and sys.stderr.isatty() and not plain)
 
 
 def prepare_streams() -> None:
-    """What a stream cannot encode is replaced, never an error."""
+    """Replace characters that a stream cannot encode, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # replaced streams may lack it
@@ -66,7 +66,7 @@ def _put(stream: IO[str] | None, text: str) -> None:
 
 
 def data(text: str) -> None:
-    """A line of the answer, to stdout. Raises OutputError, and BrokenPipeError when nobody reads on."""
+    """Print a line of the result to stdout. Raises OutputError, and BrokenPipeError if the reader is gone."""
     if sys.stdout is None:
         raise OutputError("write: standard output is closed", hint="open it, or use --json-file")
     try:
@@ -79,14 +79,14 @@ def data(text: str) -> None:
 
 
 def binary() -> BinaryIO:
-    """Where a model goes that is written to stdout. Raises OutputError."""
+    """The binary stream of stdout, for a model. Raises OutputError."""
     if sys.stdout is None:
         raise OutputError("write: standard output is closed", hint="name a file")
     return sys.stdout.buffer
 
 
 def given() -> bytes:
-    """All that standard input holds. Raises UsageError."""
+    """The contents of standard input. Raises UsageError."""
     if sys.stdin is None:
         raise UsageError("read: standard input is closed", hint="name a file")
     try:
@@ -96,19 +96,19 @@ def given() -> bytes:
 
 
 def moving(text: str) -> None:
-    """The last line of a terminal, in the place of what it showed before; "" clears it."""
+    """Replace the last line of the terminal; "" clears it."""
     if sys.stderr is not None:
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
 
 
 def aside(text: str) -> None:
-    """A text that was asked for, to stderr: stdout holds something else."""
+    """Print a requested text to stderr, as stdout is in use."""
     _put(sys.stderr, text)
 
 
 def document(value: Any) -> None:
-    """A JSON document, to stdout."""
+    """Print a JSON document to stdout."""
     data(json_text(value).rstrip("\n"))
 
 
@@ -118,22 +118,22 @@ def json_text(value: Any) -> str:
 
 
 def failure(problem: OnnxFuseError) -> None:
-    """The one line of an error."""
+    """Print an error in one line."""
     _put(sys.stderr, f"onnxfuse: {' '.join(str(problem).split())}")
 
 
 def interrupted() -> None:
-    """The line of an interruption."""
+    """Print that the run was interrupted."""
     _put(sys.stderr, "onnxfuse: interrupted")
 
 
 def abandon_stdout() -> None:
-    """Let what is still buffered go nowhere: nobody reads stdout any more."""
+    """Discard buffered output, since the reader of stdout is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish() -> None:
-    """Write what stdout still holds; what it does not take is not tried again when the interpreter ends."""
+    """Flush stdout; if that fails, discard the rest so that the interpreter does not try again at exit."""
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -142,16 +142,16 @@ def finish() -> None:
 
 
 def trace(problem: BaseException) -> None:
-    """The traceback of an error, for --debug."""
+    """Print the traceback of an error, for --debug."""
     sys.excepthook(type(problem), problem, problem.__traceback__)
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
-    """Lines with the columns of the rows below each other; `right` are those set to the right.
+    """The lines of a table with aligned columns; those in `right` are right-aligned.
 
-    Where they do not fit the `width`, by default that of the terminal, the last column is wrapped; where there is no
-    room for its longest word, it stands below the others, in all rows that do not fit; where the others have no room,
-    the first one stands above them, and they take as many lines as they need.
+    If it is wider than `width`, by default that of the terminal, the last column is wrapped; if there is no room for
+    its longest word, it goes below the others in rows that do not fit; if the others do not fit either, the first one
+    goes above them, and they are wrapped.
 
     >>> list(table([("a", "1", "one two"), ("b", "2", "three")], width=12))
     ['a  1', '  one two', 'b  2', '  three']
@@ -169,7 +169,7 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: in
 
 
 def _wrapped(cells: Sequence[str], width: int, least: int) -> Iterator[str]:
-    """The cells of a row wider than the terminal; the last one beside the others where `least` columns are left."""
+    """The lines of a row wider than the terminal; the last cell is beside the others if `least` columns are left."""
     *others, last = cells
     head = "  ".join(others)
     wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
@@ -188,7 +188,7 @@ def _wrapped(cells: Sequence[str], width: int, least: int) -> Iterator[str]:
 
 
 def _filled(cells: Sequence[str], width: int) -> Iterator[str]:
-    """Indented lines of as many cells as fit each."""
+    """Indented lines with as many cells as fit into each."""
     line = ""
     for cell in cells:
         if line and len(line) + 2 + len(cell) > width:
@@ -199,19 +199,19 @@ def _filled(cells: Sequence[str], width: int) -> Iterator[str]:
 
 
 def sentence(text: str) -> list[str]:
-    """A sentence for stdout, in as many lines as a terminal needs for it; elsewhere one."""
+    """A sentence for stdout, wrapped to the width of a terminal; elsewhere one line."""
     width = terminal_width()
     return [text] if width is None else textwrap.wrap(text, max(width, _NARROW), subsequent_indent="  ") or [""]
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that shows what is written to stdout, less an indent; None where it goes elsewhere."""
+    """The width of the terminal behind stdout, less an indent; None if stdout is not a terminal."""
     shown = sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns - 2 if shown else None
 
 
 def bytes_text(count: float) -> str:
-    """A size for people.
+    """A size in human-readable form.
 
     >>> bytes_text(97_800_000), bytes_text(12)
     ('97.8 MB', '12 B')
@@ -223,7 +223,7 @@ def bytes_text(count: float) -> str:
 
 
 def count_text(value: int | None) -> str:
-    """A count for people; "-" where it is not known.
+    """A count in human-readable form; "-" if unknown.
 
     >>> count_text(12), count_text(1_234_567)
     ('12', '1.2 M')
@@ -232,7 +232,7 @@ def count_text(value: int | None) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """A time in three figures or more.
+    """A time with at least three significant digits.
 
     >>> milliseconds(23.123), milliseconds(0.01234), milliseconds(1234.5)
     ('23.1', '0.0123', '1234')

@@ -1,4 +1,4 @@
-"""What `optimize` ends with: the operators before and after, and what to run next."""
+"""The summary of `optimize`: operators before and after, and the next command."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onnxfuse.target import runs_here
 
 from .show import bytes_text, count_text, table, terminal_width
 
-_MOST = 10  # operators of which each has a line
+_MOST = 10  # most operators with a line of their own
 _NONE = "-"
-_WIDE = 1000  # columns that fit every row
+_WIDE = 1000  # width of the label column
 
 
 def summary(result: Result) -> Iterator[str]:
-    """Lines for a person; none where nothing was fused or written."""
+    """The printed lines; none if nothing was fused or written."""
     if result.drawing is None or result.output.model is None or not result.kernels:
         return
     sides = [_sums(side) for side in (result.drawing.before, result.drawing.after)]
@@ -40,7 +40,7 @@ def summary(result: Result) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Nodes of one operator in one graph: how many, their operations and the bytes they read and make, if known."""
+    """The nodes of an operator in a graph: their count, operations, and bytes read and written, if known."""
 
     nodes: int = 0
     flops: int | None = 0
@@ -48,7 +48,7 @@ class _Sum:
 
 
 def _lines(sums: Mapping[str, Sequence[_Sum]]) -> list[str]:
-    """A table of sums before and after, without figures that are known of nothing, or have no room on the terminal."""
+    """A table of sums before and after, without columns that are unknown or do not fit the terminal."""
     every = [each for pair in sums.values() for each in pair if each.nodes]
     known = [head for head, of in _COLUMNS if any(of(each) is not None for each in every)]
     width = terminal_width()
@@ -101,12 +101,12 @@ def _sums(side: Picture) -> dict[str, _Sum]:
 
 
 def _figures(result: Result) -> Iterator[tuple[str, str]]:
-    """Sizes of files, and the command that measures."""
+    """Sizes of the files, and the command that measures the speedup."""
     files = {way: bytes_text(each.bytes) for way, each in result.loading.items()}
     if result.counted_at:
         yield "sizes", f"counted at {', '.join(f'{name}={n}' for name, n in result.counted_at.items())}"
     if {"original", "with_library"} <= set(files):
-        yield "files", f"{files['original']} -> {files['with_library']}, the library included"
-    here = any(runs_here(TARGETS[name]) for name in result.targets)  # else function bodies would be measured
+        yield "files", f"{files['original']} -> {files['with_library']}, including the library"
+    here = any(runs_here(TARGETS[name]) for name in result.targets)  # otherwise function bodies would be measured
     if here and result.output.model != STREAM and result.model.path is not None:
         yield "next", f"onnxfuse profile {shlex.join([result.model.path, str(result.output.model)])}"

@@ -9,7 +9,7 @@ from onnxfuse.measure.profile import ModelProfile, Profile
 
 
 def trace_of(found: Profile, names: Sequence[str]) -> dict[str, Any]:
-    """The trace: a process for each model, a slice for each of its nodes, with the original nodes it stands for."""
+    """The trace: a process for each model, a slice for each of its nodes, with its original nodes."""
     events = [
         event
         for number, (name, model) in enumerate(zip(names, found.models, strict=True), 1)

@@ -1,4 +1,4 @@
-"""The verb that measures what decides a plan: `tune`."""
+"""The verb `tune`: measures kernels, nodes and plans, and remembers the times for later builds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
-from onnxfuse.report.lock import Faster, Rival
+from onnxfuse.report.lock import Alternative, FasterSchedule
 from onnxfuse.runtime.provider import gpu_provider
 
 from .results import Answer, document
 
-_WORST = 5  # samples of which predictions are furthest off
+_WORST = 5  # most samples that are listed, those with the worst predictions
 
 
 def tune(model: str, options: Options, tell: Tell, **values: Any) -> Answer:
-    """What was measured, as a document and in lines."""
+    """Measure a model; the measurements as a document and as lines."""
     if options.target == "cuda":
         gpu_provider("tune")
         raise DeviceError(
-            "tune: kernels of GPUs are chosen by predictions", hint="profile --target cuda measures models"
+            "tune: kernels for GPUs are chosen by predictions only", hint="profile --target cuda measures models"
         )
     found = run(model, options=options, tell=tell, **values)
     return Answer(document("tune", **asdict(found)), tuple(_lines(found)))
@@ -40,11 +40,11 @@ def _lines(found: Tuned) -> Iterator[str]:
         worst = sorted(found.samples, key=lambda s: -abs(s.measured_us - s.predicted_us))[:_WORST]
         for s in worst:
             yield f"          {s.predicted_us:.3g} us predicted, {s.measured_us:.3g} us measured: {s.what[:80]}"
-    yield f"plan      {'another' if found.changed else 'the same'} by measured prices as by predictions"
+    yield f"plan      {'changed' if found.changed else 'unchanged'} by measured times"
     for rival in found.rivals:
         yield from _rival(rival)
     if not found.rivals and found.changed:
-        yield "          no time was left to race it: --budget gives more"
+        yield "          there was no time to compare it in the whole model (--budget)"
     elif not any(r.taken for r in found.rivals):
         yield "          no plan is significantly faster than the default one"
     for way in found.ways:
@@ -53,16 +53,16 @@ def _lines(found: Tuned) -> Iterator[str]:
     yield f"wrote     {found.lock}  {found.database}"
 
 
-def _way(w: Faster) -> Iterator[str]:
-    """A way through a contraction that took less time than the usual one."""
+def _way(w: FasterSchedule) -> Iterator[str]:
+    """The lines of a schedule candidate that was faster than the one predicted best."""
     verdict = "taken" if w.taken else "not taken, since the whole model is not significantly faster"
     yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
     yield f"          {w.way}"
     yield f"          instead of {w.instead_of}"
 
 
-def _rival(r: Rival) -> Iterator[str]:
-    """An area that was raced in the whole model."""
+def _rival(r: Alternative) -> Iterator[str]:
+    """The lines of an alternative plan that was measured in the whole model."""
     verdict = "taken" if r.taken else "left"
     times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"
     yield f"race      {verdict}: {times}, {r.predicted_ms:.3g} ms predicted, at {r.places} places"

@@ -1,4 +1,4 @@
-"""All verbs of the program, in the order in which these modules and the functions in them stand."""
+"""All verbs of the program, in the order of these modules and their functions."""
 
 from . import verbs_models, verbs_tools
 from .program import onnxfuse

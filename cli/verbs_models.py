@@ -1,4 +1,4 @@
-"""The verbs about models, one function each; each imports what it needs, so that `--help` is quick."""
+"""The verbs about models, one function each, with late imports so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .flags import DEBUG, PLANNING, TUNING, Choice, Duration, Percent, common, f
 from .program import verb
 from .progress import Progress, progressing
 
-_STRICT = "end with a bug of onnxfuse (exit code 70) instead of going around it"
+_STRICT = "fail on a bug of onnxfuse (exit code 70) instead of working around it"
 _STREAM = "-"
-MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
+MOST_THREADS = 1024  # most threads of a measured engine
 
 
 _threads = flag(
@@ -50,7 +50,7 @@ _duration = flag(
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    help="show the rewrite rules and end",
+    help="list the rewrite rules and exit",
     callback=lambda ctx, param, wanted: _list_passes(ctx) if wanted else None,
 )
 @flag("strict", is_flag=True, default=False, help=_STRICT, section=CHECKS)
@@ -65,7 +65,7 @@ def optimize(
 
     named = {each: values.pop(each) for each in ("json_file", "report")}
     options = _options(values, out, screen)
-    keep = results.Keeper(named, overwrite=options.overwrite, others=results.files_of(model, options))
+    keep = results.ResultFiles(named, overwrite=options.overwrite, others=results.files_of(model, options))
     texts: list[str] = []
     if as_json and options.output == _STREAM:
         raise UsageError("optimize: --json and -o - both write to standard output", hint="use --json-file")
@@ -84,7 +84,7 @@ def optimize(
     for text in texts:
         (show.aside if as_json or stream is not None else show.data)(text.rstrip("\n"))
     document = result.to_json()
-    if result.output.model is None:  # else they are outputs like the others
+    if result.output.model is None:  # otherwise they are outputs like the others
         keep.write(result.to_json(drawing=True))
     if as_json:
         show.document(document)
@@ -92,7 +92,7 @@ def optimize(
 
 
 def _options(values: dict[str, Any], out: str | None, screen: show.Screen) -> Options:
-    """The options of a command line; OUT and -o are one and the same."""
+    """The options of a command line; OUT and -o are the same. Raises UsageError if they differ."""
     if out is not None and values["output"] not in (None, out):
         source = click.get_current_context().get_parameter_source("output")
         if source is click.core.ParameterSource.COMMANDLINE:
@@ -110,7 +110,7 @@ def _list_passes(ctx: click.Context) -> None:
 
 
 def _debug() -> bool:
-    """Whether --debug was given: then a bug of ours is an error instead of a refusal, as with --strict."""
+    """Whether --debug was given: then bugs of onnxfuse are errors instead of refusals, as with --strict."""
     return bool(click.get_current_context().meta.get(DEBUG))
 
 
@@ -125,7 +125,7 @@ def _debug() -> bool:
     "level",
     type=Choice(["model", "op", "kernel"]),
     default="model",
-    help="also the time of each node, or of each kernel",
+    help="also measure each node (op), or each kernel",
 )
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
@@ -148,7 +148,7 @@ def profile(
     from . import profiling, results
 
     trace = results.File("--trace", values["trace"], overwrite=values["overwrite"], others=models)
-    keep = results.Keeper(values, others=(*models, trace.path))
+    keep = results.ResultFiles(values, others=(*models, trace.path))
     found = profiling.profile(at, models, paged=keep.paged, **values)
     at.finish()
     keep.write(found.document)
@@ -181,7 +181,7 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
     """Compare the outputs of models A and B."""
     from . import results, verifying
 
-    keep = results.Keeper(values, others=(a, b))
+    keep = results.ResultFiles(values, others=(a, b))
     found = verifying.verify(at, a, b, **values)
     at.finish()
     keep.write(found.document)
@@ -201,17 +201,17 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
 @click.argument("model")
 @common()
 def inspect(model: str, as_json: bool, **values: Any) -> None:
-    """Show what a MODEL or a kernel library holds."""
+    """Show the contents of a MODEL or a kernel library."""
     from . import inspecting, results
 
     show.screen(quiet=values["quiet"], verbose=values["verbose"])
-    keep = results.Keeper(values, others=(model,))
+    keep = results.ResultFiles(values, others=(model,))
     results.answer(inspecting.inspect(model), as_json, keep)
 
 
 @verb("m.onnx", "m.onnx --node 'layer.0/.*Softmax'", "m.onnx --dim batch=1 --report explain.html")
 @click.argument("model")
-@flag("node", metavar="REGEX", help="only what is about nodes whose name matches")
+@flag("node", metavar="REGEX", help="only nodes whose name matches")
 @flag("strict", is_flag=True, default=False, help=_STRICT)
 @of_options((*PLANNING, "dim_hint"))
 @common()
@@ -222,7 +222,7 @@ def explain(
     """Show what would be fused, and why not more."""
     from . import explaining, results
 
-    keep = results.Keeper(values, others=(model,))
+    keep = results.ResultFiles(values, others=(model,))
     source = show.given() if model == _STREAM else model
     found = explaining.explain(source, node, Options(**values), at.hear, strict=strict or _debug())
     at.finish()
@@ -252,10 +252,10 @@ def explain(
 def tune(
     model: str, budget: float, threads: int, cluster: str | None, as_json: bool, at: Progress, **values: Any
 ) -> None:
-    """Measure kernels and plans of MODEL here, for builds to come."""
+    """Measure kernels and plans of MODEL for later builds."""
     from . import results, tuning
 
-    keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
+    keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
     lock, _ = values.pop("lock"), values.pop("screen")
     options = Options(**values)
     answer = tuning.tune(model, options, at.tell, seconds=budget, threads=threads, lock=lock, cluster=cluster)
@@ -274,7 +274,7 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
     """
     from . import differing, results
 
-    keep = results.Keeper(values, others=(a, b))
+    keep = results.ResultFiles(values, others=(a, b))
     found = differing.diff(a, b)
     results.answer(results.Answer(found.document, found.lines), as_json, keep)
     if found.summary:
@@ -284,8 +284,8 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 @verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --metric latency -o slow")
 @click.argument("a")
 @click.argument("b")
-@flag("metric", type=Choice(["error", "latency"]), default="error", help="what is looked for: wrong numbers, or time")
-@flag("output", default="bisect", metavar="NAME", help="what is written begins with this (default: bisect)")
+@flag("metric", type=Choice(["error", "latency"]), default="error", help="what to look for: wrong numbers, or time")
+@flag("output", default="bisect", metavar="NAME", help="prefix of the files written (default: bisect)")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
 @_threads
 @_duration
@@ -295,12 +295,12 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 def bisect(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **values: Any) -> None:
     """Find the part of B that differs from A, or is slower.
 
-    Writes the least pair of models that shows it.
+    Writes the smallest pair of models that shows it.
     """
     from . import bisecting, results
 
     overwrite = bool(values.pop("overwrite"))
-    keep = results.Keeper(values, overwrite=overwrite, others=(a, b))
+    keep = results.ResultFiles(values, overwrite=overwrite, others=(a, b))
     found = bisecting.bisect(at, a, b, overwrite=overwrite, **values)
     at.finish()
     results.answer(results.Answer(found.document, found.lines), as_json, keep)

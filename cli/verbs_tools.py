@@ -1,4 +1,4 @@
-"""The verbs about results, archives, this machine and its settings, one function each, which imports what it needs."""
+"""The verbs about results, archives, this machine and settings, one function each, with late imports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STREAM = "-"
 @verb("result.json page.html", 'result.json >> "$GITHUB_STEP_SUMMARY"')
 @click.argument("result", metavar="RESULT.json")
 @click.argument("out", required=False)
-@flag("format", type=Choice(["html", "markdown"]), help="default: as OUT's name says, else markdown")
-@flag("overwrite", is_flag=True, default=False, help="replace a page that exists")
+@flag("format", type=Choice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
+@flag("overwrite", is_flag=True, default=False, help="replace an existing page")
 @common(json=False)
 def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
     """Make a page, HTML or Markdown, of a result.
@@ -42,14 +42,14 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
 @click.argument("out", required=False, metavar="[OUT.tar.gz]")
 @common()
 def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
-    """Make one archive of all that runs the models of a folder.
+    """Make an archive that runs the models of a folder.
 
-    It holds models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
+    It contains models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
     """
     from . import packaging, results
 
     overwrite = bool(values.pop("overwrite"))
-    keep = results.Keeper(values, overwrite=overwrite, others=(out,))
+    keep = results.ResultFiles(values, overwrite=overwrite, others=(out,))
     results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
 
 
@@ -58,7 +58,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
     "calibrate",
     is_flag=True,
     default=False,
-    help="measure this machine and remember it: peak, bandwidth of each level, waiting (10 s)",
+    help="measure this machine and remember it: peak, bandwidth of each level, latencies (10 s)",
 )
 @of_options(("cache_dir",))
 @common()
@@ -66,10 +66,10 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
 def doctor(
     calibrate: bool, cache_dir: str | None, as_json: bool, screen: show.Screen, at: Progress, **values: Any
 ) -> None:
-    """Show what this machine offers to a build."""
+    """Show compilers, runtime and CPU of this machine."""
     from . import housekeeping, results
 
-    keep = results.Keeper(values)
+    keep = results.ResultFiles(values)
     at.begin("calibrate" if calibrate else "doctor")
     found = housekeeping.doctor(calibrate, cache_dir)
     at.finish()
@@ -80,13 +80,13 @@ def doctor(
 @of_options()
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
-    """Show the value of every option, and where it comes from."""
+    """Show the value of every option, and its source."""
     from . import housekeeping, results, settings
 
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
     names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
-    keep = results.Keeper(values, overwrite=bool(values["overwrite"]))
+    keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]))
     others = settings.of_verbs(ctx.find_root(), onnxfuse.commands, known={f.name for f in option_fields()})
     results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
 
@@ -94,7 +94,7 @@ def config(as_json: bool, **values: Any) -> None:
 @verb("info", "gc --max-size 500MB", "export kernels.tar")
 @click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
 @click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
-@flag("max-size", metavar="BYTES", default="1GB", help="what `gc` leaves (default: 1GB)")
+@flag("max-size", metavar="BYTES", default="1GB", help="size to which `gc` shrinks it (default: 1GB)")
 @of_options(("cache_dir",))
 @common()
 def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None, as_json: bool, **values: Any) -> None:
@@ -102,7 +102,7 @@ def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None
     from . import housekeeping, results
 
     replace = bool(values["overwrite"])
-    keep = results.Keeper(values, others=(archive,))
+    keep = results.ResultFiles(values, others=(archive,))
     results.answer(housekeeping.cache(action, archive, max_size, cache_dir, overwrite=replace), as_json, keep)
 
 

@@ -25,7 +25,7 @@ from .show import table
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` found; `ok` is None when the models could not be compared."""
+    """The result of `verify`; `ok` is None if the models could not be compared."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -58,7 +58,7 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     }
     verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
     groups: tuple[GroupResult, ...] = ()
-    if (values["groups"] or verdict.told) and library is not None:
+    if (values["groups"] or verdict.informational) and library is not None:
         groups = verify_groups(paths[1], library, **settings)
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
@@ -74,9 +74,9 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
 
 
 def _runnable(named: Sequence[str], provider: Provider) -> tuple[list[str], str]:
-    """Of the targets that a library has kernels for those that can run, and what is said of the others.
+    """The targets of a library whose kernels can run here, and a message about the others.
 
-    A library chooses one of those that suit a GPU.
+    A library has several for GPUs, of which it chooses one.
     """
     if provider == CPU:
         return [name.split("+")[0] for name in named if not unable([name], TARGETS)], unable(named, TARGETS)
@@ -89,8 +89,8 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]
     if verdict.tolerance is not None:
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
     if verdict.unsteady:
-        lines.append(f"not compared, because A itself does not reproduce them: {', '.join(verdict.unsteady)}")
-    if verdict.told:
+        lines.append(f"not compared, because A does not reproduce them: {', '.join(verdict.unsteady)}")
+    if verdict.informational:
         lines.append(
             "A is quantized: each kernel may differ by one quantization step; output differences are only reported"
         )

@@ -1,1 +1,1 @@
-"""Builders of real network architectures as ONNX models, with random weights under which every activation is alive."""
+"""Builders of real network architectures as ONNX models, with random weights that keep activations in normal range."""

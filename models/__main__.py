@@ -30,7 +30,7 @@ MAKERS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what is asked for; exit code 1 if a network is not alive, 2 for a name that is not in the table."""
+    """Build the requested networks; exit code 1 if one is degenerate, 2 for an unknown name."""
     parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="networks (default: all full-size ones)")
     parser.add_argument("--out", type=Path, default=HERE / "build", help="folder to write to (default: models/build)")
@@ -76,7 +76,7 @@ def _write(row: Network, folder: Path, *, check: bool) -> int:
 
 
 def _builder_digest(row: Network) -> str:
-    """What the model depends on: the row, the text of its builder, and the versions of what that calls."""
+    """A digest of the row, the text of its builder, and the versions of packages that it uses."""
     content = hashlib.sha256(repr(row).encode())
     for file in sorted(_read_by(row.module)):
         content.update(file.read_bytes())
@@ -107,7 +107,7 @@ def _version(package: str) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write all or nothing."""
+    """Write a file atomically."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(content)
     os.replace(partial, path)

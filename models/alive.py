@@ -1,4 +1,4 @@
-"""Evidence that a network is alive: the size of every activation, measured in ONNX Runtime."""
+"""Checks that a network with random weights is not degenerate: the magnitude of every activation in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ PEAKED = 1.1  # least root mean square of probabilities, in units of that of equ
 
 
 def dead(model: onnx.ModelProto, feed: Mapping[str, Array], high: float = HIGH) -> list[str]:
-    """One line per activation whose root mean square lies outside LOW..`high`; none in a network that is alive.
+    """One line per degenerate activation, whose root mean square lies outside LOW..`high`.
 
     An activation is a float value that depends on weights or on float inputs. Sums over n terms are measured in units
-    of sqrt(n). Scores that a mask hides do not count. Probabilities over n places cannot reach LOW when n is large:
-    their root mean square, 1/n when all are equal, must be PEAKED times that. Directions, scales and codes
-    of quantized values have sizes of their own.
+    of sqrt(n). Masked scores do not count. Probabilities over n elements must have a root mean square of at least
+    PEAKED times that of the uniform distribution. Unit vectors, scales and quantized values are exempt.
     """
     lines = []
     coded = set(_coded(model))
@@ -77,9 +76,9 @@ def difference(one: onnx.ModelProto, other: onnx.ModelProto, feed: Mapping[str, 
 
 
 def responses(model: onnx.ModelProto, feed: Mapping[str, Array], names: list[str]) -> dict[str, float]:
-    """How far the outputs move, in units of their root mean square, when one of these values is 1 % too large.
+    """The change of the outputs, in units of their root mean square, when one of these values is scaled by 1.01.
 
-    What a normalization takes away again (the input of a LayerNormalization) moves nothing in any network.
+    The input of a normalization is invariant to that in any network.
     """
     probe = onnx.ModelProto()
     probe.CopyFrom(model)

@@ -1,7 +1,7 @@
 """Kernels between nodes that stay with ONNX Runtime: one small model for each class, at any size.
 
-Every model is a kernel of two or three operators whose inputs come from the graph and whose results leave it, so that
-values lie as ONNX has them on one side or both.
+Every model is a kernel of two or three operators between graph inputs and outputs, so that values have ONNX's layout on
+one side or both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sizes = tuple[int, ...]
 
 @dataclass
 class Draft:
-    """A graph under construction; each method adds to it and returns the value added."""
+    """A graph under construction; each method adds a node and returns its value."""
 
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Draft:
         return name
 
     def weight(self, *shape: int) -> str:
-        """Random numbers whose products with as many of deviation 1 sum up to that again."""
+        """Random weights scaled so that products keep the standard deviation of their inputs."""
         deviation = np.prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.1
         return self.constant((self.random.standard_normal(shape) * deviation).astype(np.float32))
 

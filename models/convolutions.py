@@ -1,6 +1,6 @@
-"""One model for each class of convolutions whose neighbours are not convolutions, at six sizes each, and a detector.
+"""One model for each class of isolated convolutions, at six sizes each, and a detector.
 
-Both their images lie as ONNX stores them. Each is a convolution with a Relu.
+Each is a convolution with a Relu, whose input and output have ONNX's channels-first layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small elementwise work in bodies of loops, where calls are all that counts."""
+"""Small elementwise operators in bodies of loops, where the overhead of calls dominates."""
 
 from __future__ import annotations
 

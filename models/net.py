@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 Form: TypeAlias = Literal["modern", "decomposed"]
 Extent: TypeAlias = int | str
 Array: TypeAlias = npt.NDArray[Any]
-UNNAMED = "?"  # an extent without a value and without a name
+UNNAMED = "?"  # an unknown extent without a name
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What a weight is drawn from: the normal distribution of this mean and standard deviation."""
+    """The normal distribution from which a weight is drawn."""
 
     deviation: float
     mean: float = 0.0

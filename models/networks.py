@@ -1,6 +1,6 @@
 """The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row of its builder.
 
-Those with many symbols have a table of their own, `dynamic.py`.
+Those with many symbolic sizes have a table of their own, `dynamic/networks.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from models.net import Extent, Net, Spread
 BIAS = Spread(0.1, 0.15)
 SHIFT = Spread(0.1, 0.1)
 SCALE = Spread(0.15, 1.0)
-ATTENTION_GAIN = 0.4  # of what attention says, which is mostly the same for all tokens
+ATTENTION_GAIN = 0.4  # scale of the output of attention, which is mostly the same for all tokens
 GELU_GAIN = 1 / 0.65  # GELU of a standard normal has a root mean square of about 0.65
 INT64 = np.iinfo(np.int64)
 
@@ -178,7 +178,7 @@ def computed_pad(net: Net, x: str, pads: Sequence[int], value: float | None = 0.
 
 
 def reversed_pairs(net: Net, pairs: str) -> str:
-    """Pads of torch in the order of ONNX."""
+    """Pads in the order of torch, converted to that of ONNX."""
     pairs = net.node("Reshape", pairs, net.constant([-1, 2]))
     start, stop, axis, step = [-1], [-INT64.max], [0], [-1]
     pairs = net.node("Slice", pairs, *(net.constant(values) for values in (start, stop, axis, step)))

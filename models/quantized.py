@@ -1,4 +1,4 @@
-"""Networks as ONNX Runtime's own tool quantizes them: activations and weights of 8 bits, in QDQ form or another."""
+"""Networks quantized by ONNX Runtime's tool: 8-bit activations and weights, in QDQ or QOperator form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Sample(CalibrationDataReader):  # type: ignore[misc]  # of a module witho
 def quantized(
     model: onnx.ModelProto, feed: Mapping[str, Array], *, form: str = "QDQ", codes: str = "QUInt8"
 ) -> onnx.ModelProto:
-    """A model with codes for activations, whose ranges are those of `feed`, and a scale for each channel of weights.
+    """A model with quantized activations, calibrated with `feed`, and weights quantized per channel.
 
     `form` is QDQ or QOperator; `codes` the type of activations.
     """

@@ -1,4 +1,4 @@
-"""Weights sized by measurement: each contraction of a finished model gives what it should, in ONNX Runtime.
+"""Rescaling of random weights by measurement, so that each contraction has the wanted deviation in ONNX Runtime.
 
 As in layer-sequential unit-variance initialization (Mishkin and Matas, "All you need is a good init", 2016), layers are
 taken in order. Factors are rounded, so that the last bits of a sum, which differ between machines, change no weight.
@@ -54,7 +54,7 @@ def _gain(name: str, gains: Mapping[str, float]) -> float:
 
 
 def _measure(model: onnx.ModelProto, feed: Mapping[str, Array], values: Mapping[str, Array]) -> Callable[[str], Array]:
-    """A function that says what a value is under the weights as they are now; one session serves all questions."""
+    """A function that returns a value under the current weights; one session serves all calls."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     names = list(dict.fromkeys(_questions(probe)))

@@ -16,7 +16,7 @@ def _files(*folders: str) -> list[str]:
 
 
 BACKENDS = tuple(name for name in _files("backends") if name != "row")
-"""The names of the backends, each of which is a file of `backends/`; that of what a row is aside."""
+"""The names of the backends: the files of `backends/`, except `row.py`."""
 
 
 NVRTC, NVCC = "nvrtc", "nvcc"
@@ -66,7 +66,7 @@ class Options:
     )
     overwrite: bool = _option(FILES, False, "replace outputs that exist")
     dry_run: bool = _option(STEPWISE, False, "plan only: compile nothing, write nothing")
-    target: str = _option(MACHINE, "cpu", "what the kernels run on", choices=BACKENDS)
+    target: str = _option(MACHINE, "cpu", "processor that the kernels run on", choices=BACKENDS)
     arch: tuple[str, ...] = _option(
         MACHINE,
         (),
@@ -75,11 +75,13 @@ class Options:
         many=True,
         choices=ARCHS,
     )
-    cuda_graph: bool = _option(MACHINE, False, "runs are replayed as CUDA graphs, where a kernel more costs a third")
+    cuda_graph: bool = _option(
+        MACHINE, False, "plan for runs that are replayed as CUDA graphs, where kernel launches cost a third"
+    )
     toolchain: str = _option(
         MACHINE,
         "auto",
-        "the C++ compiler; nvrtc and nvcc name that of CUDA kernels",
+        "the C++ compiler; nvrtc or nvcc: the compiler of CUDA kernels",
         choices=("auto", "gcc", "clang", "zig", *DEVICE_COMPILERS),
     )
     nvcc: str | None = _option(
@@ -88,7 +90,7 @@ class Options:
     dim: tuple[str, ...] = _option(MODEL, (), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option(MODEL, (), "give an input a static shape", many=True, metavar="NAME:D,D,...")
     constant_initializers: bool = _option(
-        MODEL, False, "take initializers that are inputs too as constants: callers of the result cannot change them"
+        MODEL, False, "treat initializers that are also inputs as constants, which callers of the result cannot change"
     )
     strategy: str | None = _option(
         FUSION,
@@ -97,7 +99,7 @@ class Options:
         choices=STRATEGIES,
     )
     plan_budget: int = _option(
-        FUSION, 400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
+        FUSION, 400, "most candidate groups that are scheduled to predict their times (0: the groups of anchors)"
     )
     min_group: int = _option(FUSION, 2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option(FUSION, (), "switch a rewrite rule on", many=True, metavar="RULE")
@@ -109,13 +111,13 @@ class Options:
     precision: str = _option(
         FUSION,
         "fp32",
-        "what float32 weights of products are rounded to, by bf16 other values too; sums stay float32",
+        "storage type of float32 weights of products, with bf16 also of values between kernels; sums stay float32",
         choices=PRECISIONS,
     )
     winograd: bool | None = _option(
         FUSION,
         None,
-        "let 3x3 convolutions go by Winograd's algorithm where that is predicted to be faster (on by default)",
+        "use Winograd's algorithm for 3x3 convolutions where it is predicted to be faster (on by default)",
     )
     verify: bool | None = _option(CHECKS, None, "compare the result with the original (on by default)")
     rtol: float | None = _option(CHECKS, None, "relative tolerance of verification instead of the computed one")
@@ -132,9 +134,9 @@ class Options:
     custom_ops_library: tuple[str, ...] = _option(
         MODEL, (), "custom-op library that the model needs", many=True, metavar="FILE"
     )
-    cache_dir: str | None = _option(LIMITS, None, "where compiled kernels are kept", metavar="DIR")
+    cache_dir: str | None = _option(LIMITS, None, "folder of the cache of compiled kernels", metavar="DIR")
     no_cache: bool = _option(LIMITS, False, "neither read nor write the cache of compiled kernels")
-    jobs: int = _option(LIMITS, 0, "compilers that run at once (0: one per core)")
+    jobs: int = _option(LIMITS, 0, "number of compilers that run in parallel (0: one per core)")
     gain: bool | None = _option(
         MEASURING,
         None,
@@ -143,24 +145,24 @@ class Options:
     dim_hint: tuple[str, ...] = _option(
         MEASURING,
         (),
-        "sizes of a symbolic dimension at which the gain is measured, and costs are told",
+        "sizes of a symbolic dimension at which the gain is measured and times are predicted",
         many=True,
         metavar="NAME=N,N",
     )
     profile_guided: bool = _option(
-        MEASURING, False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
+        MEASURING, False, "measure parts of the model, and leave to ONNX Runtime what is slower as kernels"
     )
     min_gain: float = _option(
-        MEASURING, 0.03, "least part of their time that leaving kernels out must save", metavar="SHARE"
+        MEASURING, 0.03, "smallest share of their time that leaving kernels out must save", metavar="SHARE"
     )
     lock: str | None = _option(
-        CHECKS, None, "make the choices of a lock file; with --profile-guided, write it there", metavar="FILE"
+        CHECKS, None, "repeat the choices of a lock file; with --profile-guided, the lock file to write", metavar="FILE"
     )
-    check: bool = _option(CHECKS, False, "fail (exit 1) when the lock file was made for another build")
-    time_budget: float | None = _option(LIMITS, None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
-    memory_budget: str | None = _option(LIMITS, None, "memory it may take, such as 8GB", metavar="BYTES")
+    check: bool = _option(CHECKS, False, "fail (exit 1) if the lock file was made for another build")
+    time_budget: float | None = _option(LIMITS, None, "time limit, such as 90 (seconds) or 5m", metavar="SECONDS")
+    memory_budget: str | None = _option(LIMITS, None, "memory limit, such as 8GB", metavar="BYTES")
     stop_after: str | None = _option(STEPWISE, None, "stop after this step and write nothing", choices=STEPS)
-    print_step: str | None = _option(STEPWISE, None, "print what this step made", choices=STEPS, flag="print")
+    print_step: str | None = _option(STEPWISE, None, "print the result of this step", choices=STEPS, flag="print")
 
 
 def option_fields() -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What each strategy makes of a network, with and without rewriting: kernels, phases, predicted and measured time.
+"""The plans of all strategies for a network, with and without rewriting: kernels, phases, predicted and measured time.
 
     python scripts/ablation.py [MODEL.onnx | NAME ...] [--strategies a,b] [--budget N] [--measure] [--write]
 
@@ -55,7 +55,7 @@ time of planning alone, in which so many candidates were *scheduled*. Only rows 
 
 @dataclass(frozen=True)
 class Row:
-    """A plan and what is known of it; seconds at each number of cores and size that prices are made of."""
+    """A plan with its figures; seconds at each number of cores and size at which prices are predicted."""
 
     strategy: str
     rewritten: bool
@@ -108,7 +108,7 @@ def shown(rows: Sequence[Row], measured: dict[str, float]) -> str:
 
 
 def _cells(r: Row, unit: Seconds | None) -> tuple[object, ...]:
-    """A row, held against the seconds of the plan of `anchors`."""
+    """A row, relative to the seconds of the plan of `anchors`."""
     kernels = (r.result.kernels, r.result.nodes_left, r.result.phases)
     took = (f"{r.result.seconds['plan']:.2f} s", r.scheduled)
     name = (r.strategy, "on" if r.rewritten else "off")
@@ -133,7 +133,7 @@ def measure(model: Path, strategies: Sequence[str], budget: int, threads: int) -
 
 
 def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
-    """All that is said of one network."""
+    """The section of one network."""
     model = path.read_bytes()
     strategies = arguments.strategies.split(",")
     rows = []
@@ -150,7 +150,7 @@ def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
 
 
 def written() -> dict[str, str]:
-    """What the page says of each network already."""
+    """The existing sections of the page, by network."""
     text = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
     return {part.split("\n", maxsplit=1)[0]: f"\n## {part}" for part in text.split("\n## ")[1:]}
 

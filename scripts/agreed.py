@@ -1,4 +1,4 @@
-"""Writes onnxfuse/render/tiles/agreed.h: what C++ and Python have to agree on, as Python has it."""
+"""Writes onnxfuse/render/tiles/agreed.h: the constants shared by Python and C++, from their definitions in Python."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Says which kernels changed since a revision; none may, where no change of behaviour is meant.
+"""Compares generated kernels with those of another revision, to prove that a refactoring changes none.
 
     python scripts/replay.py [REVISION] [--arch ARCH] [--model FILE]     (default: HEAD, to judge uncommitted work)
 
-Small networks, or the models that are named, go through the compiler up to its sources twice for each instruction set:
-as it is here, and in a checkout of the revision. Exit code 1 where a text differs.
+Small networks, or the given models, are compiled up to sources for each instruction set, by the compiler in this folder
+and by that of the revision. Exit code 1 if a text differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLANS, SOURCES = "plan", "render"
 
 
 def write_texts(out: Path, arches: list[str], models: list[Path]) -> None:
-    """Files NETWORK.ARCH.STEP of what the compiler in the current folder makes of models, or of the small networks."""
+    """Write files NETWORK.ARCH.STEP with the plans and sources of models, by the compiler in the current folder."""
     # of the folder that this is started in, which is not always the one of this file
     from models.networks import NETWORKS  # noqa: PLC0415
     from onnxfuse.pipeline import optimize  # noqa: PLC0415
@@ -47,7 +47,7 @@ def write_texts(out: Path, arches: list[str], models: list[Path]) -> None:
 
 
 def asked(folder: Path, out: Path, arches: list[str], models: list[Path]) -> None:
-    """The texts that the compiler in a folder makes; raises SystemExit where it fails."""
+    """Write the texts by the compiler in a folder. Raises SystemExit if it fails."""
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
     options = [f"--arch={arch}" for arch in arches] + [f"--model={model}" for model in models]
     command = [sys.executable, str(Path(__file__).resolve()), "--texts", str(out), *options]
@@ -66,7 +66,7 @@ def checked_out(revision: str, folder: Path) -> None:
 
 
 def changed(before: Path, now: Path, revision: str) -> int:
-    """How many texts differ, after showing where."""
+    """Print the differences; the number of texts that differ."""
     names = sorted({path.name for folder in (before, now) for path in folder.iterdir()})
     texts = [
         [(folder / n).read_text(encoding="utf-8") if (folder / n).exists() else "" for n in names]

@@ -1,7 +1,7 @@
-"""Writes docs/rules.md: every rewrite, its law, its numerics and its conditions, as the engine has them.
+"""Writes docs/rules.md: every rewrite with its law, numerics and conditions, from the tables of the engine.
 
-With --fires, also where each fires in the small networks of models/ and what it gains there, which takes minutes;
-without, that part of the page stays as it is.
+With --fires, also where each fires in the small networks of models/ and what it saves there, which takes minutes;
+otherwise that part of the page is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ of nodes, then the distance from the canonical form; among several at one node, 
 | --- | --- | --- |
 | exact | nothing (zeros may differ in sign) | always |
 | reassociates | rounding | always |
-| assumes | also what lies outside of the assumption | where it is proven, with `--fast-math`, or by `--enable RULE` |
+| assumes | also results outside of the assumption | where it is proven, with `--fast-math`, or by `--enable RULE` |
 
 `--disable RULE` switches any of them off. In a law, lower-case names are values, `@` is MatMul, and `**k` stands for
 the attributes and further inputs of an operator.
@@ -40,15 +40,15 @@ the attributes and further inputs of an operator.
 FIRES = "\n## Where they fire\n"
 FIRES_HEAD = """
 Written by `python scripts/rules.py --fires`: in the small networks of models/, which have the nodes of the full-size
-ones, layer by layer. *nodes*, *kernels* (with nodes that are left to ONNX Runtime) and *predicted* time are what all of
-these networks together save by the rule: they are rewritten and planned again without it (`--strategy anchors`,
-`--arch x86-64-v3`). A rule whose work others do when it is off saves nothing by itself.
+ones, layer by layer. *nodes*, *kernels* (including nodes left to ONNX Runtime) and *predicted* time are what the rule
+saves in all of these networks together: they are rewritten and planned again without it (`--strategy anchors`,
+`--arch x86-64-v3`). A rule that others replace when it is off saves nothing by itself.
 """
 ARCH = ("x86-64-v3",)
 
 
 def text(fires: str | None = None) -> str:
-    """The whole page, with another part about where rules fire or the one that it has."""
+    """The whole page, with a new part about where rules fire, or the existing one."""
     if fires is None:
         page = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
         fires = page.partition(FIRES)[2].partition("\n## ")[0]
@@ -56,10 +56,10 @@ def text(fires: str | None = None) -> str:
     parts += ["| condition | holds when |", "| --- | --- |"]
     parts += [f"| {name} | {(check.__doc__ or '').strip()} |" for name, check in CONDITIONS.items()]
     parts += [
-        "\n## Chains that stay as they are\n",
-        "ONNX Runtime fuses these by itself where no library of ours runs.\n",
+        "\n## Patterns that are not rewritten\n",
+        "ONNX Runtime fuses these itself, if the kernel library is not loaded.\n",
     ]
-    parts += ["| fused as | chain |", "| --- | --- |"]
+    parts += ["| fused as | pattern |", "| --- | --- |"]
     parts += [f"| {name} | `{chain!r}` |" for name, chain in IDIOMS]
     return "\n".join(parts) + "\n"
 
@@ -106,7 +106,7 @@ def gain(name: str, rule: str) -> Gain:
 
 
 def nodes_saved(name: str, rule: str) -> int:
-    """How many nodes more the rewritten graph of a network has without a rule."""
+    """Number of additional nodes of a rewritten network without a rule."""
     graph = load(network(name).build().SerializeToString(), Options())
     without, with_ = (rewrite(graph, Options(disable=off))[0] for off in ((rule,), ()))
     return len(without.nodes) - len(with_.nodes)
@@ -131,7 +131,7 @@ def fires(names: Iterable[str] = SMALL) -> str:
 
 
 def said(where: Mapping[str, int]) -> str:
-    """Networks and how often."""
+    """Networks with their counts."""
     return ", ".join(f"{name.removeprefix('tiny-')} {count}" for name, count in where.items())
 
 

@@ -1,4 +1,4 @@
-"""Makes an environment with each named ONNX Runtime (default: the oldest that is served) and runs tests/runtimes there.
+"""Makes an environment with each named ONNX Runtime (default: the oldest supported one), and runs tests/runtimes there.
 
     python scripts/runtimes.py [VERSION...]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.devices import Cuda
-from benchmarks.gpu.wish import Facts, Wish
+from benchmarks.gpu.wish import CheckRequest, Facts
 from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
@@ -47,7 +47,7 @@ def graphs(rows: int, width: int, dtype: DType) -> Iterator[tuple[str, Graph]]:
     yield "bias_gelu", b.graph(b.node("Gelu", b.node("Add", b.input("x", rows, width, dtype=dtype), bias)))
 
 
-def bandwidth(wish: Wish) -> Facts:
+def bandwidth(wish: CheckRequest) -> Facts:
     """The fraction of each kernel, the copy's bandwidth, and microseconds between empty kernels."""
     if not isinstance(wish.device, Cuda):
         return {"skipped": "there is no device: nothing is timed", "ok": True}

@@ -37,7 +37,7 @@ import onnxruntime as ort
 from benchmarks.gpu.bandwidth import bandwidth
 from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
 from benchmarks.gpu.full import compiled, error, fixed, full, prepared, ratio
-from benchmarks.gpu.wish import Facts, Wish
+from benchmarks.gpu.wish import CheckRequest, Facts
 from models.networks import network
 from onnxfuse.build import nvrtc
 from onnxfuse.ir.kernel import Kernel
@@ -57,7 +57,7 @@ SHARE, APART = "largest_share_of_bound", "largest_difference_from_emulator"
 LIMIT = 1e-3  # relative L2 of a network's output: products of the provider may round to 10 bits (TF32)
 
 
-def facts(wish: Wish) -> Facts:
+def facts(wish: CheckRequest) -> Facts:
     """What the figures of the other parts are of."""
     driver = cuda_driver()
     return {
@@ -80,7 +80,7 @@ def cases() -> list[Case]:
     return [case for name in (*OWN, *(n for n in TABLES if n not in OWN)) for case in TABLES[name]]
 
 
-def kernels(wish: Wish) -> Facts:
+def kernels(wish: CheckRequest) -> Facts:
     """Every N-th kernel of all cases, on all their sizes; those that were right before are left out."""
     right, wrong, left = list(wish.known.get("right", [])), [], 0
     furthest, apart = (wish.known.get(key, 0.0) for key in (SHARE, APART))
@@ -137,7 +137,7 @@ class Made:
     wanted: list[Array]
 
 
-def _networks(wish: Wish) -> Iterator[tuple[str, Made]]:
+def _networks(wish: CheckRequest) -> Iterator[tuple[str, Made]]:
     """Small networks, as far as there is time."""
     for name in NETWORKS[:: wish.every]:
         if time.monotonic() > wish.until:
@@ -151,7 +151,7 @@ def _networks(wish: Wish) -> Iterator[tuple[str, Made]]:
             yield name, Made(Path(place), path, feeds, session.run(None, feeds))
 
 
-def models(wish: Wish) -> Facts:
+def models(wish: CheckRequest) -> Facts:
     """Outputs of fused networks: kernels of the library in the provider, with and without CUDA graphs."""
     found: dict[str, Facts] = {}
     for name, made in _networks(wish):
@@ -191,7 +191,7 @@ def _fused(made: Made) -> tuple[Path, Path]:
     return out, Path(result.output.library)
 
 
-def times(wish: Wish) -> Facts:
+def times(wish: CheckRequest) -> Facts:
     """Networks against their originals in the same provider, in turns: graphs on both sides, or on none."""
     if wish.emulated:
         return {"skipped": "there is no device: nothing is timed", "ok": True}
@@ -209,7 +209,7 @@ def times(wish: Wish) -> Facts:
 
 # one file -------------------------------------------------------------------------------------------------------------
 
-PARTS: Mapping[str, Callable[[Wish], Facts]] = {
+PARTS: Mapping[str, Callable[[CheckRequest], Facts]] = {
     "facts": facts, "kernels": kernels, "models": models, "times": times, "bandwidth": bandwidth, "full": full,
     "compile": compiled,
 }  # fmt: skip
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     known: dict[str, Facts] = json.loads(asked.result.read_text()) if asked.result.exists() else {}
     for name in asked.parts:
         begin = time.monotonic()
-        wish = Wish(
+        wish = CheckRequest(
             device, asked.emulated, asked.every, begin + asked.until, known.get(name, {}), asked.models, asked.megabytes
         )
         found = PARTS[name](wish)

@@ -166,13 +166,6 @@ class Function:
         self.driver.check(self.driver.lib.cuFuncGetAttribute(ctypes.byref(value), which, self.handle))
         return value.value
 
-    def occupancy(self, threads: int, shared: int = 0) -> int:
-        """Blocks of one multiprocessor."""
-        value = ctypes.c_int()
-        ask = self.driver.lib.cuOccupancyMaxActiveBlocksPerMultiprocessor
-        self.driver.check(ask(ctypes.byref(value), self.handle, threads, ctypes.c_size_t(shared)))
-        return value.value
-
     def launcher(self, grid: int, threads: int, shared: int, *values: Any, attributes: Sequence[int] = ()) -> Any:
         """A call that takes a stream's number and launches; attributes are those of CU_LAUNCH_ATTRIBUTE that are on."""
         cells = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))

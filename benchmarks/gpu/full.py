@@ -20,7 +20,7 @@ import onnx
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from benchmarks.gpu.wish import Facts, Wish
+from benchmarks.gpu.wish import CheckRequest, Facts
 from models.networks import NETWORKS
 from onnxfuse.measure.profile_child import typical_inputs
 from onnxfuse.pipeline.run import optimize
@@ -39,7 +39,7 @@ FURTHER = 3.0
 ROUNDS, RUNS, LEAST_S = 15, 10, 0.02
 
 
-def full(wish: Wish) -> Facts:
+def full(wish: CheckRequest) -> Facts:
     """Errors and milliseconds of each network before and after, with CUDA graphs and without."""
     if wish.emulated:
         return {"skipped": "there is no device: nothing is timed", "ok": True}
@@ -62,7 +62,7 @@ def full(wish: Wish) -> Facts:
     return {"networks": found, "out_of_time": left, "mean_ratio": mean, "ok": all(e["ok"] for e in found.values())}
 
 
-def _jobs(wish: Wish) -> Iterator[tuple[int, str, str]]:
+def _jobs(wish: CheckRequest) -> Iterator[tuple[int, str, str]]:
     """Batch, precision and name of what there is; the second batch of those that have a size for it."""
     names = NAMES if wish.models is None else sorted(p.stem for p in wish.models.glob("*.onnx"))
     for batch in BATCHES:
@@ -72,7 +72,7 @@ def _jobs(wish: Wish) -> Iterator[tuple[int, str, str]]:
                     yield batch, precision, name
 
 
-def _entry(wish: Wish, place: Path, name: str, precision: str, batch: int) -> Facts:
+def _entry(wish: CheckRequest, place: Path, name: str, precision: str, batch: int) -> Facts:
     """What there is to be said of one network."""
     path = _file(wish, place, name, batch)
     plain = engine.open_session(str(path), engine.options())
@@ -112,7 +112,7 @@ def _entry(wish: Wish, place: Path, name: str, precision: str, batch: int) -> Fa
     return entry | {"ok": right and bool(errors)}
 
 
-def _file(wish: Wish, place: Path, name: str, batch: int) -> Path:
+def _file(wish: CheckRequest, place: Path, name: str, batch: int) -> Path:
     """The file of a network in float32, all sizes fixed."""
     if wish.models is not None:
         return wish.models / f"{name}.onnx"
@@ -178,7 +178,7 @@ def least(call: Callable[[], Any], count: int = RUNS) -> float:
 # torch.compile --------------------------------------------------------------------------------------------------------
 
 
-def compiled(wish: Wish) -> Facts:
+def compiled(wish: CheckRequest) -> Facts:
     """Milliseconds of torch.compile (max-autotune, which replays CUDA graphs) on networks in float16."""
     if wish.emulated:
         return {"skipped": "there is no device: nothing is timed", "ok": True}

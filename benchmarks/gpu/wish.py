@@ -1,4 +1,4 @@
-"""What the parts of a check are asked for, and what they answer."""
+"""The request that the parts of a check get, and the type of their results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of every part. `known` is what it found before: parts that take long go on from there.
+class CheckRequest:
+    """The request to a part of the check. `known` are its earlier results, which long parts continue.
 
-    `models` is a folder with networks as NAME.onnx and inputs as NAME.npz; None for those of `models/`. Tensors of
-    bandwidth have so many `megabytes`.
+    `models` is a folder with networks (NAME.onnx) and inputs (NAME.npz); None for those of `models/`. Tensors for
+    bandwidth have `megabytes`.
     """
 
     device: Device
@@ -30,5 +30,5 @@ class Wish:
 
     @property
     def late(self) -> bool:
-        """Whether nothing new may be begun."""
+        """Whether the time is up."""
         return time.monotonic() > self.until

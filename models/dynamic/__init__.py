@@ -1,1 +1,1 @@
-"""Networks whose sizes are all open, with shapes computed as exporters of such files compute them."""
+"""Networks with only symbolic sizes, whose shapes are computed as by exporters."""

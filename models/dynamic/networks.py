@@ -1,4 +1,4 @@
-"""The networks whose files leave most sizes open: rows, and the sizes at which each is tried and timed."""
+"""The networks with mostly symbolic sizes: rows, and the sizes at which each is tested and timed."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ T_contra = TypeVar("T_contra", bound=Target, contravariant=True)
 
 
 class Schedule(Protocol[T_contra]):
-    """A lowered group to a kernel for a target; weights may be held in `half`, and come round after so many bytes.
+    """A lowered group to a kernel for a target; weights may be stored in `half`.
 
-    `check` sees the kernel after each step.
+    `run_weight_bytes` is the size of all weights of the model, `check` sees the kernel after each step.
     """
 
     def __call__(
@@ -41,7 +41,7 @@ class Schedule(Protocol[T_contra]):
         constants: Container[str],
         target: T_contra,
         half: DType | None,
-        round_bytes: float,
+        run_weight_bytes: float,
         *,
         winograd: bool,
         exchange: bool,
@@ -51,14 +51,14 @@ class Schedule(Protocol[T_contra]):
 
 
 class KernelCost(Protocol[T_contra]):
-    """The predicted cost of a kernel whose `constants` come round after `round_bytes`, at extents of its symbols."""
+    """The predicted cost of a kernel at extents of its symbols; `run_weight_bytes`: all weights of the model."""
 
     def __call__(
         self,
         kernel: Kernel,
         target: T_contra,
         constants: Container[str],
-        round_bytes: float,
+        run_weight_bytes: float,
         symbols: Mapping[str, int] | None = None,
     ) -> Cost | None:
         """The cost; None where it depends on a symbol that is not given."""

@@ -29,7 +29,7 @@ COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
 NEAR = "near"  # of a value that cores before and behind hold in their own L2, each a share of it
 OVERLAP = 0.3  # share of what is not the slowest that is waited for all the same
-ROUND = 0.5  # share of a cache that holds what comes round again
+REUSABLE = 0.5  # share of a cache that keeps data until it is used again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
 STORED = 2.0  # ways of a line that is stored to: it is fetched first
 TWICE = 2.0  # times that a byte comes from memory at most: threads that read the same do so at almost the same time
@@ -84,19 +84,19 @@ def cost_of(
     kernel: Kernel,
     target: Cpu,
     constants: Container[str] = (),
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     symbols: Mapping[str, int] | None = None,
 ) -> Cost | None:
     """The predicted cost of one run of a legal kernel; None where it depends on a symbol that has no value.
 
-    `constants` are the graph's weights, which are read once per run of the model; `round_bytes`, the size of all of
-    them, decides the cache level they come from. Other inputs and outputs are shared with neighbouring kernels.
+    `constants` are the graph's weights, which are read once per run of the model; `run_weight_bytes`, their total size,
+    decides the cache level they come from. Other inputs and outputs are shared with neighbouring kernels.
     """
     assert kernel.legal, "cost: what a kernel does is counted once it is legalized"
     known = dict(symbols or {})
     try:
         sizes = _sizes(kernel, known)
-        levels = _levels(kernel, sizes, constants, round_bytes, target)
+        levels = _levels(kernel, sizes, constants, run_weight_bytes, target)
         dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {
             b.name: b.dtype for b in kernel.scratch
         }
@@ -108,7 +108,7 @@ def cost_of(
 
 
 def weight_bytes(kernels: Iterable[Kernel], constants: Container[str]) -> int:
-    """Bytes of the weights that kernels read, each once: what comes round in a run. Symbolic ones count nothing."""
+    """Bytes of the weights that kernels read, each once. Symbolic sizes count as 0."""
     found = {
         p.value: (product(list(p.storage)).constant or 0) * p.dtype.bytes
         for kernel in kernels
@@ -152,17 +152,19 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
 
 
 def _levels(
-    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Cpu
+    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], run_weight_bytes: float, target: Cpu
 ) -> dict[str, str]:
     """The level in which each buffer lies when the kernel begins, or where it will be wanted; not those of one task."""
-    weights = {p.name: max(round_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
+    weights = {p.name: max(run_weight_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
     params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
     others = [*params, *(b.name for b in kernel.scratch)]
-    held = sum(sizes[name] for name in others)
-    small, near = (held <= target.l2_bytes * share for share in (SMALL, ROUND))
-    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if held <= target.l3_bytes * ROUND else MEMORY)
+    total = sum(sizes[name] for name in others)
+    small, near = (total <= target.l2_bytes * share for share in (SMALL, REUSABLE))
+    found = dict.fromkeys(
+        others, L2 if small else NEAR if near else L3 if total <= target.l3_bytes * REUSABLE else MEMORY
+    )
     for name, size in weights.items():
-        found[name] = L2 if size <= target.l2_bytes * ROUND else L3 if size <= target.l3_bytes * ROUND else MEMORY
+        found[name] = L2 if size <= target.l2_bytes * REUSABLE else L3 if size <= target.l3_bytes * REUSABLE else MEMORY
     return found
 
 

@@ -128,7 +128,7 @@ class Counter(Means):
             case Loop():  # what hardly ever runs costs nothing
                 block.other += self._loop(s) if s.kind != "seldom" else 0.0
             case ReduceLoop():
-                self._fold(s, block)
+                self._reduce_loop(s, block)
             case When():
                 inside = self._block(s.body)
                 block.add(inside, prod(self._share(g) for g in s.guards))
@@ -198,7 +198,7 @@ class Counter(Means):
         self.vector, self.carries = saved
         return trips * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
 
-    def _fold(self, s: ReduceLoop, block: _Block) -> None:
+    def _reduce_loop(self, s: ReduceLoop, block: _Block) -> None:
         inside = _Block()
         for b in s.body:
             self._statement(b, inside)

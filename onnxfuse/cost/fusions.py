@@ -41,9 +41,11 @@ _CODED = frozenset(
 )
 
 
-def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Cpu, round_bytes: float = 0.0) -> float:
+def group_seconds(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Cpu, run_weight_bytes: float = 0.0
+) -> float:
     """Seconds that the runtime takes for nodes, in topological order, all of whose values `tensors` knows."""
-    return sum(node_seconds(call, target, round_bytes) for call in calls_of(nodes, tensors))
+    return sum(node_seconds(call, target, run_weight_bytes) for call in calls_of(nodes, tensors))
 
 
 def calls_of(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> Iterator[Call]:
@@ -94,7 +96,6 @@ def _call(op: str, first: Node, last: Node, tensors: Mapping[str, Tensor]) -> Ca
 def _single(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> Iterator[Call]:
     """Nodes that no chain took, but those that others take in."""
     readers = _readers(nodes)
-    makers = {o: n for n in nodes for o in n.outputs if o}
     decoded = {n.outputs[0]: n.inputs[0] for n in nodes if n.op == "DequantizeLinear"}
     gone: set[str] = set()
     for n in nodes:
@@ -105,7 +106,7 @@ def _single(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> Iterator[Ca
             continue
         absorbed = _BEHIND.get(n.op, frozenset())
         followers = readers.get(n.outputs[0], [])
-        if len(followers) == 1 and (followers[0].op in absorbed or _codes(n, followers[0], makers, decoded)):
+        if len(followers) == 1 and (followers[0].op in absorbed or _codes(n, followers[0], decoded)):
             gone.add(followers[0].name)
         call = _call(n.op, n, n, tensors)
         codes = {at: decoded[i] for at, i in enumerate(n.inputs) if i in decoded and n.op in _CODED}
@@ -120,7 +121,7 @@ def _readers(nodes: Sequence[Node]) -> dict[str, list[Node]]:
     return found
 
 
-def _codes(n: Node, follower: Node, makers: Mapping[str, Node], decoded: Mapping[str, str]) -> bool:
+def _codes(n: Node, follower: Node, decoded: Mapping[str, str]) -> bool:
     """Whether a node works on codes, which the next one makes of its result."""
     return follower.op == "QuantizeLinear" and n.op in _CODED and any(i in decoded for i in n.inputs)
 

@@ -36,7 +36,7 @@ PRODUCT_WAITS = 2.0  # reads in a row that a product of the runtime waits for: i
 VIEWS = 0.0  # seconds of a node that only changes a shape
 
 
-def node_seconds(call: Call, target: Gpu, round_bytes: float = 0.0) -> float:
+def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> float:
     """Seconds of a node in the runtime's provider."""
     work = work_of(call)
     if work.kind == VIEW:
@@ -64,16 +64,18 @@ def _peak(call: Call, target: Gpu) -> float:
     return target.tensor_gflops / 2 if rounds else target.gflops
 
 
-def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Gpu, round_bytes: float = 0.0) -> float:
+def group_seconds(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Gpu, run_weight_bytes: float = 0.0
+) -> float:
     """Seconds that the runtime takes for nodes, in topological order."""
-    return sum(node_seconds(call, target, round_bytes) for call in calls_of(nodes, tensors))
+    return sum(node_seconds(call, target, run_weight_bytes) for call in calls_of(nodes, tensors))
 
 
 def cost_of(
     kernel: Kernel,
     target: Gpu,
     constants: Container[str] = (),
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     symbols: Mapping[str, int] | None = None,
 ) -> Cost | None:
     """The predicted cost of one run of a kernel; None where it depends on a symbol that has no value."""

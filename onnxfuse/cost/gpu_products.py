@@ -35,7 +35,7 @@ USUAL = 128  # rows or batches that are counted where their number is not known
 class Sizes:
     """A product: `batch` times rows x depth by depth x columns; 0 rows or batches: a number that is not known.
 
-    Elements are `held` in shared memory, the right side along the depth where that is `deep`. `normalized`: the left
+    Elements have `dtype` in shared memory, the right side along the depth where that is `deep`. `normalized`: the left
     side's rows are read twice, as numbers of whole rows are needed first.
     """
 
@@ -43,7 +43,7 @@ class Sizes:
     rows: int
     columns: int
     depth: int
-    held: DType
+    dtype: DType
     deep: bool = False
     normalized: int = 0  # how many numbers of each row
 
@@ -63,7 +63,7 @@ class Tile:
     wide: int
     stages: int
     splits: int
-    held: DType
+    dtype: DType
     core: Core | None = None
 
     @property
@@ -79,7 +79,7 @@ class Tile:
     @property
     def padding(self) -> int:
         """Elements behind each row in shared memory, so that neighbours lie in other banks."""
-        return ALIGNED // self.held.bytes
+        return ALIGNED // self.dtype.bytes
 
     @property
     def left(self) -> int:
@@ -99,7 +99,7 @@ class Tile:
 
     def bytes(self, s: Sizes) -> int:
         """Of shared memory: both sides, what is made of them, and numbers of rows."""
-        sides = self.stages * (self.left + self.right(deep=s.deep)) * self.held.bytes
+        sides = self.stages * (self.left + self.right(deep=s.deep)) * self.dtype.bytes
         return sides + (self.rows * (self.made_pitch + s.normalized)) * F32.bytes
 
     @property
@@ -110,9 +110,9 @@ class Tile:
         return self.sums + self.rows // self.high * PIECE + self.columns // self.wide + OTHERS
 
 
-def core_of(held: DType, target: Gpu) -> Core | None:
+def core_of(operand_type: DType, target: Gpu) -> Core | None:
     """The tensor core that multiplies a type on a GPU, if any."""
-    return next((c for c in TENSOR_CORES if c.left.dtype == held and target.capability >= CORES_SINCE), None)
+    return next((c for c in TENSOR_CORES if c.left.dtype == operand_type and target.capability >= CORES_SINCE), None)
 
 
 @lru_cache(1024)
@@ -120,7 +120,7 @@ def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
     """All tiles of a product that fit a GPU, best first."""
     room = block_shared(target)
     stages = STAGES if target.capability >= COPIES_SINCE else STAGES[:1]
-    fits = (t for t in _tiles(s, core_of(s.held, target), stages) if _fits(t, s, room))
+    fits = (t for t in _tiles(s, core_of(s.dtype, target), stages) if _fits(t, s, room))
     return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
 
 
@@ -136,7 +136,7 @@ def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[T
                 for step in STEPS:
                     for stages in all_stages:
                         for split in splits:
-                            yield Tile(rows, columns, step, high, wide, stages, split, s.held, core)
+                            yield Tile(rows, columns, step, high, wide, stages, split, s.dtype, core)
 
 
 def _fits(t: Tile, s: Sizes, shared: int) -> bool:
@@ -161,13 +161,13 @@ def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
     steps = -(-s.depth // t.splits // t.depth)
     before = 0.0
     if s.normalized:  # rows come once more, and lie near for the second number, which waits at barriers for the first
-        row_bytes = t.rows * s.depth * s.held.bytes
+        row_bytes = t.rows * s.depth * s.dtype.bytes
         before = latency + s.normalized * TOGETHER * target.latency_us * 1e-6
         before += (row_bytes / _l2(target) + (s.normalized - 1) * row_bytes / _near(target)) * here
     computing = waves * (steps * max(here * work, waits) + 2 * latency + before)
-    sides = batch * (rows * s.depth + s.depth * s.columns) * s.held.bytes
+    sides = batch * (rows * s.depth + s.depth * s.columns) * s.dtype.bytes
     made = batch * rows * s.columns
-    taken = max(computing, moving(sides + made * s.held.bytes, target)) + target.boundary_us * 1e-6
+    taken = max(computing, moving(sides + made * s.dtype.bytes, target)) + target.boundary_us * 1e-6
     if t.splits > 1:
         taken += moving(2 * t.splits * made * F32.bytes, target) + (target.boundary_us + target.latency_us) * 1e-6
     return taken
@@ -177,12 +177,12 @@ def _step(s: Sizes, t: Tile, target: Gpu) -> float:
     """Seconds of a step of one block, of what is slowest of it, if nothing else is on its multiprocessor."""
     rate = (target.tensor_gflops * BY_CORES if t.core is not None else target.gflops * REACHED) * 1e9 / target.sms
     products = 2 * t.rows * t.columns * t.depth
-    loaded = (t.rows + t.columns) * t.depth * t.held.bytes
+    loaded = (t.rows + t.columns) * t.depth * t.dtype.bytes
     if t.core is not None:  # each warp reads its own part of both sides; what lies across the depth, by halves
         read = t.wide * t.rows + t.high * t.columns * (1 if s.deep else 2)
     else:
         read = t.wide * t.rows * PIECE // 8 + t.high * t.columns // 2
-    shared = loaded + read * t.depth * t.held.bytes
+    shared = loaded + read * t.depth * t.dtype.bytes
     return max(products / rate, shared / _near(target), loaded / _l2(target))
 
 

@@ -155,10 +155,10 @@ def work_of(call: Call) -> Work:
     return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
 
 
-def node_seconds(call: Call, target: Cpu, round_bytes: float = 0.0) -> float:
+def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> float:
     """Seconds of a node in the runtime, all of the target's cores working on it.
 
-    Weights come round once in a run of the model, after `round_bytes` of others.
+    Weights are read once per run of the model, which has `run_weight_bytes` of them.
     """
     work = work_of(call)
     row = KINDS[work.kind]
@@ -166,21 +166,21 @@ def node_seconds(call: Call, target: Cpu, round_bytes: float = 0.0) -> float:
     if work.kind == VIEW:
         return dispatch
     computing = work.operations / (row.share * target.gflops * 1e9)
-    moved, shared = _moving(call, target, round_bytes)
+    moved, shared = _moving(call, target, run_weight_bytes)
     alone = max(computing, moved)
     threads = max(1, min(target.cores, int(alone / GRAIN))) if row.divided else 1
     seconds = max(alone * (1 - row.divided + row.divided / threads), shared)
     return dispatch + seconds + (WAKING if threads > 1 else 0.0)
 
 
-def _moving(call: Call, target: Cpu, round_bytes: float) -> tuple[float, float]:
+def _moving(call: Call, target: Cpu, run_weight_bytes: float) -> tuple[float, float]:
     """Seconds in which one core, and all together, move what lies beyond the cores' own caches."""
     made = sum(t.bytes for t in call.outputs)
     picks = call.op.startswith("Gather")  # no more than what comes out is read
     weights = sum(min(t.bytes, made) if picks else t.bytes for t in call.read if t.constant)
     others = sum(min(t.bytes, made) if picks else t.bytes for t in call.read if not t.constant) + made
     alone = shared = 0.0
-    for size, footprint in ((weights, max(weights, round_bytes)), (others, others)):
+    for size, footprint in ((weights, max(weights, run_weight_bytes)), (others, others)):
         if footprint > target.l3_bytes * HELD:
             alone, shared = alone + size / target.bandwidth, shared + size / target.memory_gbps
         elif footprint > target.l2_bytes * HELD:

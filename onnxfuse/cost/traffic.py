@@ -13,7 +13,7 @@ from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
 
 LINE = 64  # bytes that come together
-HELD = 0.75  # share of a cache that holds what comes round again
+REUSABLE = 0.75  # share of a cache that keeps data until it is used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], *capacities:
         stores: dict[str, float] = {}
         for a, keys, prints in found:
             to = stores if a.stores else loads
-            to[a.buffer] = to.get(a.buffer, 0.0) + _moved(a, keys, prints, working, capacity * HELD)
+            to[a.buffer] = to.get(a.buffer, 0.0) + _moved(a, keys, prints, working, capacity * REUSABLE)
         out.append(Fetched(loads, stores))
     return tuple(out)
 

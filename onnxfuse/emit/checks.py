@@ -50,7 +50,7 @@ def check(proto: onnx.ModelProto) -> None:
     for f in proto.functions:
         inner = {*f.input, ""}
         for node in f.node:
-            assert inner.issuperset(node.input), f"emit: the body of {f.name} reads what is not there"
+            assert inner.issuperset(node.input), f"emit: the body of {f.name} reads an undefined value"
             inner.update(node.output)
         assert inner.issuperset(f.output), f"emit: the body of {f.name} does not make an output"
 
@@ -63,9 +63,9 @@ def _check_order(graph: onnx.GraphProto, *, main: bool) -> None:
     for node in graph.node:
         reads = (*node.input, *(name for inner in subgraphs(node) for name in free_names(inner)))
         missing = [i for i in reads if i not in seen and (main or i in own)]
-        assert not missing, f"emit: {node.op_type} {node.name} reads {missing[0]} before it is made"
+        assert not missing, f"emit: {node.op_type} {node.name} reads {missing[0]} before its definition"
         again = [o for o in node.output if o and o in seen]
-        assert not again, f"emit: {again[0]} is made twice"
+        assert not again, f"emit: {again[0]} is defined twice"
         seen.update(node.output)
     absent = [o.name for o in graph.output if o.name not in seen and (main or o.name in own)]
-    assert not absent, f"emit: nothing makes the output {absent[0]}"
+    assert not absent, f"emit: the output {absent[0]} is not defined"

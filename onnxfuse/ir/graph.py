@@ -14,11 +14,11 @@ from onnxfuse.ir.index import Index
 
 CODES: dict[str, str] = {
     "E-TYPE": "the operators cannot be combined in one kernel",
-    "E-SHAPE-UNKNOWN": "a shape is not known",
+    "E-SHAPE-UNKNOWN": "a shape is unknown",
     "E-NUMEL": "the iteration spaces differ",
     "E-BROADCAST": "the shapes cannot be broadcast together",
     "E-LAYOUT": "the instruction sets of one library need different data layouts",
-    "E-FANOUT": "the value is also used elsewhere",
+    "E-FANOUT": "the value has other readers",
     "E-CYCLE": "the group would depend on itself",
     "E-DTYPE": "the element type has no kernel",
     "E-RESOURCE": "a limit of the code generator is exceeded",
@@ -182,13 +182,13 @@ class Graph:
         seen = {*self.inputs, *self.constants, ""}
         for n in self.nodes:
             missing = [i for i in n.reads if i not in seen]
-            assert not missing, f"graph: {n.op} {n.name} reads {missing[0]} before it is made"
+            assert not missing, f"graph: {n.op} {n.name} reads {missing[0]} before its definition"
             for o in n.outputs:
-                assert o not in seen or not o, f"graph: {o} is made twice"
+                assert o not in seen or not o, f"graph: {o} is defined twice"
                 assert not o or o in self.types, f"graph: {o} has no type entry"
             seen.update(n.outputs)
         absent = [o for o in self.outputs if o not in seen]
-        assert not absent, f"graph: output {absent[0]} is never made"
+        assert not absent, f"graph: output {absent[0]} is not defined"
 
 
 def sorted_nodes(nodes: Iterable[Node], available: Iterable[str]) -> tuple[Node, ...]:

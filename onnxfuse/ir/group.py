@@ -45,14 +45,14 @@ class Candidate:
 class Plan:
     """Disjoint groups in topological order, the non-plain layouts of values, and refusals.
 
-    `held` are the storage types of values that are not stored in the graph's element type; consumers convert them.
+    `storage_types` are the types of values that are not stored in the graph's element type; consumers convert them.
     """
 
     graph: Graph
     groups: tuple[Group, ...]
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
-    held: Mapping[str, DType] = field(default_factory=dict)
+    storage_types: Mapping[str, DType] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()  # where prices decided
 
     def layout(self, value: str) -> Layout:
@@ -60,10 +60,10 @@ class Plan:
         return self.layouts.get(value, PLAIN)
 
 
-def group_of(name: str, nodes: tuple[Node, ...], graph: Graph, wanted: Mapping[str, int]) -> Group:
-    """A group with its inputs and outputs derived; `wanted` counts the readers of each value in the whole graph,
+def group_of(name: str, nodes: tuple[Node, ...], wanted: Mapping[str, int]) -> Group:
+    """A group with its inputs and outputs derived.
 
-    graph outputs included.
+    `wanted` counts the readers of each value in the whole graph, graph outputs included.
     """
     made = {o for n in nodes for o in n.outputs if o}
     inside: dict[str, int] = {}

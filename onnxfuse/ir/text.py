@@ -120,7 +120,7 @@ def _plan(plan: Plan) -> Iterator[str]:
         yield from _group(group, plan.graph)
     for name, layout in sorted(plan.layouts.items()):
         yield f"layout {name}: {text(layout)}"
-    yield from (f"held {name}: {dtype}" for name, dtype in sorted(plan.held.items()))
+    yield from (f"stored {name}: {dtype}" for name, dtype in sorted(plan.storage_types.items()))
     yield from map(text, plan.decisions)
 
 

@@ -1,9 +1,8 @@
-"""Integers that are known before the model runs: rows evaluated on small tensors whose elements are polynomials.
+"""Symbolic evaluation of shape arithmetic: rows evaluated on small tensors whose elements depend on symbols.
 
-An element is an `Index` (integers, truth values, and floating-point numbers that are whole), a `Ratio` (another number
-that hangs on symbols) or a NumPy scalar (a plain floating-point number). A symbol may be 0 where values are compared
-(an empty past, an empty batch): conditions hang on that. Only divisions count on extents of at least 1, as index maps
-do: rounding matters nowhere else.
+An element is an `Index` (integers, booleans, integral floating-point numbers), a `Ratio` (a fraction of extents) or a
+NumPy scalar (a floating-point number). Comparisons must hold for symbols >= 0, since a past or a batch may be empty.
+Only division assumes extents >= 1, as index maps do.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
 from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
-LIMIT = 64  # elements of a tensor worth knowing
+LIMIT = 64  # largest tensor, in elements, that is evaluated
 Array = np.ndarray[Any, Any]  # of objects: Index or NumPy scalar
 Element = Any
-# Floating-point functions that every implementation rounds alike: no shape may hang on the last bit of an exponential.
+# Floating-point functions that are rounded correctly everywhere: no shape may depend on the last bit of an exponential.
 _EXACT = {"add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "sqrt", "cast"}
 _EXACT |= {f for f, row in FUNCTIONS.items() if row.result == "bool"}
 
 
-class Undecided(Exception):  # a control transfer
-    """The value depends on what a symbol is."""
+class Undecided(Exception):  # control flow
+    """A value or comparison depends on the values of symbols."""
 
 
 def elements(array: np.ndarray[Any, Any]) -> Array:
@@ -63,14 +62,14 @@ def elements(array: np.ndarray[Any, Any]) -> Array:
 
 
 def of_indices(values: Sequence[Index]) -> Array:
-    """A vector of elements."""
+    """Indices as a vector of elements."""
     out = np.empty(len(values), object)
     out[:] = values
     return out
 
 
 def integers(array: Array) -> tuple[int, ...] | None:
-    """The elements in row-major order when all are plain integers."""
+    """The elements in row-major order if all are constant integers; or None."""
     values = [e.constant if isinstance(e, Index) else None for e in array.reshape(-1)]
     return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
 
@@ -78,9 +77,9 @@ def integers(array: Array) -> tuple[int, ...] | None:
 def evaluate(
     definitions: Sequence[Definition], values: Mapping[str, Array], facts: Sequence[Index]
 ) -> dict[str, Array]:
-    """The elements of what a row defines. Undecided where they hang on a symbol, KeyError where an input is not known.
+    """The elements of the definitions of a row; `facts` are known to be >= 0.
 
-    `facts` are integers that are known to be at least 0.
+    Raises Undecided where control depends on symbols, KeyError for an input without a value.
     """
     known = dict(values)
     for d in definitions:
@@ -93,7 +92,7 @@ def evaluate(
 
 
 def _counts(axes: Sequence[Axis]) -> tuple[int, ...]:
-    """The extents of some axes; Undecided unless they are integers and few."""
+    """The extents of some axes. Raises Undecided unless they are constant and their product is at most LIMIT."""
     counts = tuple(-1 if (n := a.extent.constant) is None else n for a in axes)
     if any(n < 0 for n in counts) or prod(counts) > LIMIT:
         raise Undecided
@@ -101,7 +100,7 @@ def _counts(axes: Sequence[Axis]) -> tuple[int, ...]:
 
 
 class _Evaluator:
-    """Evaluates scalars where every axis has a value."""
+    """Evaluates scalar expressions for given values of the axes."""
 
     def __init__(self, values: Mapping[str, Array], facts: Sequence[Index]) -> None:
         self.values = values
@@ -191,7 +190,7 @@ class _Evaluator:
         return self._typed(Index.of(int(result != 0 if x.dtype.kind == "b" else result)), x.dtype)
 
     def _plain(self, fn: str, numbers: list[Any]) -> Any:
-        """A function of plain numbers that everybody rounds alike."""
+        """A function of numbers whose rounding is the same everywhere. Raises Undecided for others."""
         found = power(*map(float, numbers)) if fn == "pow" else None
         if fn not in _EXACT and found is None:
             raise Undecided
@@ -199,9 +198,9 @@ class _Evaluator:
             return found if found is not None else numbers[0] if fn == "cast" else FUNCTIONS[fn].numpy(*numbers)
 
     def _rational(self, x: Apply, given: list[Ratio | None]) -> Element:
-        """A function of numbers that hang on symbols. Extents are far below 2^24: float32 holds them, and rounds
+        """A function of symbolic numbers.
 
-        quotients of them to no integer that they are not.
+        Extents are far below 2^24, so float32 represents them exactly, and never rounds a fraction to an integer.
         """
         args = [a for a in given if a is not None]
         result = RATIONAL[x.fn](*args) if x.fn in RATIONAL and len(args) == len(given) else None
@@ -215,7 +214,7 @@ class _Evaluator:
         return self._typed(floor_div(result.num, Index.of(result.den)), x.dtype)
 
     def _typed(self, e: Index, dtype: DType) -> Index:
-        """e, if it surely fits its type."""
+        """e, if it is proven to fit its type. Raises Undecided."""
         n = e.constant
         if dtype.kind == "b" and n not in (0, 1):
             return Index.of(int(not self.prove.equal(e, ZERO)))
@@ -242,7 +241,7 @@ def _number(e: Element) -> Any:
 
 
 class Prover:
-    """Decides questions about polynomials for all symbols >= 0 for which the facts (each >= 0) hold."""
+    """Proves comparisons of polynomials for all symbols >= 0 that satisfy the facts (each >= 0)."""
 
     def __init__(self, facts: Sequence[Index] = ()) -> None:
         self.facts = facts
@@ -255,11 +254,11 @@ class Prover:
         return any(_nonnegative(whole - f) for f in self.facts)
 
     def rounds_down(self, a: Index, b: Index) -> bool:
-        """Whether a / b is the same towards zero as downwards: both are positive or 0, for all symbols >= 1."""
+        """Whether truncating and floor division of a by b agree: both are nonnegative for all symbols >= 1."""
         return len(b.terms) == 1 and self.nonnegative(b) and (never_below_zero(a) or self.nonnegative(a))
 
     def at_most(self, a: Index, b: Index) -> bool:
-        """True: a <= b. False: b <= a. Either where they are equal; else Undecided."""
+        """True if a <= b is proven, False if b <= a is. Raises Undecided."""
         if self.nonnegative(b - a):
             return True
         if self.nonnegative(a - b):
@@ -267,7 +266,7 @@ class Prover:
         raise Undecided
 
     def less(self, a: Index, b: Index) -> bool:
-        """a < b, or Undecided."""
+        """Whether a < b. Raises Undecided."""
         if self.nonnegative(b - a - 1):
             return True
         if self.nonnegative(a - b):
@@ -275,7 +274,7 @@ class Prover:
         raise Undecided
 
     def equal(self, a: Index, b: Index) -> bool:
-        """a == b, or Undecided."""
+        """Whether a == b. Raises Undecided."""
         if a == b:
             return True
         if self.nonnegative(a - b - 1) or self.nonnegative(b - a - 1) or _never_zero(a - b):
@@ -283,14 +282,14 @@ class Prover:
         raise Undecided
 
     def true(self, e: Element) -> bool:
-        """e != 0, or Undecided."""
+        """Whether e != 0. Raises Undecided."""
         if not isinstance(e, Index):
             return bool(_number(e))
         return not self.equal(e, ZERO)
 
 
 def _never_zero(e: Index) -> bool:
-    """Whether a number divides every part of e that hangs on symbols, and not the rest: 512*T is never 1."""
+    """Whether a number divides all symbolic terms of e but not the constant, as in 512*T - 1, which is never 0."""
     parts = dict(e.terms)
     rest = parts.pop((), 0)
     common = gcd(*parts.values())
@@ -310,10 +309,9 @@ def _truth(value: bool) -> Index:
 
 
 def _div(prove: Prover, a: Index, b: Index) -> Index:
-    """Division towards zero; by a symbol only where that means rounding down.
+    """Truncating division, by a symbol only where that equals floor division. Raises Undecided.
 
-    That of a number which may be negative is the quotient of what it is above 0, where it is less than one divisor
-    below; else its divisor less one is added where it is negative.
+    If a > -b is proven, it is max(0, a // b); otherwise b - 1 is added to a where a is negative.
     """
     n, d = a.constant, b.constant
     if d == 0:
@@ -333,7 +331,7 @@ def _div(prove: Prover, a: Index, b: Index) -> Index:
 
 
 def _mod(prove: Prover, a: Index, b: Index) -> Index:
-    """The remainder with the sign of b, which must be positive unless both are numbers."""
+    """The remainder with the sign of b, which must be positive unless both are constants. Raises Undecided."""
     n, d = a.constant, b.constant
     if d == 0:
         raise Undecided
@@ -362,12 +360,12 @@ def _abs(prove: Prover, a: Index) -> Index:
 
 
 def _min(prove: Prover, a: Index, b: Index) -> Index:
-    """The smaller one, as a minimum where it hangs on symbols which that is."""
+    """The smaller one, or a symbolic minimum where that depends on symbols."""
     try:
         return a if prove.at_most(a, b) else b
     except Undecided:
         made = least(a, b)
-        if made in (a, b):  # which holds only where no symbol is 0
+        if made in (a, b):  # simplified under the assumption that symbols are >= 1
             raise
         return made
 

@@ -1,7 +1,7 @@
-"""The branch of an If whose condition is known becomes part of the graph around it, as the only one that ever runs.
+"""Inlining of If branches that are known to run.
 
-So does one where the other would end every run: exporters ask whether an extent is 1, squeeze it away or do not, and
-hand the result to an operator that takes one rank.
+That is where the condition is a constant, and where the other branch would always fail: exporters test whether an
+extent is 1, squeeze the axis or not, and pass the result to an operator that accepts one rank only.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from onnxfuse.load.source import Source
 from onnxfuse.runtime.graphs import graphs
 
 Outputs = tuple[str, ...]
-Path = tuple[tuple[Outputs, str], ...]  # from graph to graph: the outputs of a node, the attribute that holds the next
+Path = tuple[tuple[Outputs, str], ...]  # of a subgraph: outputs of the node that holds it, and the attribute
 Again = Callable[[onnx.ModelProto], Graph]
 _BRANCHES = ("then_branch", "else_branch")
-_ROUNDS = 16  # in which branches that are known to run make more of them known
-_TRIES = 8  # Ifs of which one branch is tried, to see whether a run of it could succeed
-_RANKS = {"LSTM": 3, "GRU": 3, "RNN": 3}  # of the first inputs, whatever else is given; others are refused
+_ROUNDS = 16  # most repetitions: an inlined branch may make further conditions constant
+_TRIES = 8  # most Ifs of which a branch is inlined tentatively, to see whether it always fails
+_RANKS = {"LSTM": 3, "GRU": 3, "RNN": 3}  # the only rank of the first inputs that the runtime accepts
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Of a graph: by the outputs of an If the branch that runs, and the choices in the bodies of its nodes."""
+    """For a graph, the branch that runs for each If (by its outputs), and the choices for subgraphs of its nodes."""
 
     here: Mapping[Outputs, str]
     inner: Mapping[tuple[Outputs, str], _Choices]
 
 
 def opened(graph: Graph, again: Again) -> Graph:
-    """The graph with branches in place of their Ifs, where these are known to run, or no run of the other succeeds.
+    """The graph with branches inlined that are known to run, or whose other branch always fails.
 
-    `again` loads a changed model. Values keep their names, except those that would be made twice; the nodes of a branch
-    are named as those of a body are: IF/BRANCH/NAME.
+    `again` loads a changed model. Values keep their names, except for duplicates; the nodes of a branch are named
+    IF/BRANCH/NAME, as in subgraphs.
     """
     graph = _known(graph, again)
     tried: set[tuple[Path, Outputs]] = set()
@@ -56,7 +56,7 @@ def opened(graph: Graph, again: Again) -> Graph:
 
 
 def _known(graph: Graph, again: Again) -> Graph:
-    """The graph with the branches that are known to run in place of their Ifs."""
+    """The graph with the branches inlined whose condition is a constant."""
     for _ in range(_ROUNDS):
         choices = _choices(graph)
         if choices is None:
@@ -66,7 +66,7 @@ def _known(graph: Graph, again: Again) -> Graph:
 
 
 def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
-    """The model of a graph with chosen branches in place of their Ifs."""
+    """The model of a graph with chosen branches inlined."""
     source: Source = graph.source
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
@@ -76,7 +76,7 @@ def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
 
 
 def _unclear(graph: Graph, path: Path) -> Iterator[tuple[Path, Outputs]]:
-    """The Ifs whose results have no known shape, in a graph and in its bodies."""
+    """The Ifs with outputs of unknown shape, in a graph and its subgraphs."""
     held = {n.name: n for n in graph.nodes if graph.source.bodies}
     holders = [held[name] for name in dict.fromkeys(b.node for b in graph.source.bodies)]
     yield from (
@@ -96,7 +96,7 @@ def _at(spot: tuple[Path, Outputs], name: str) -> _Choices:
 
 
 def _fails(graph: Graph, path: Path) -> bool:
-    """Whether a node that runs whenever the graph at the end of a path does is given what the runtime refuses."""
+    """Whether the graph at a path unconditionally runs a node with an input rank that the runtime rejects."""
     for outputs, attribute in path:
         held = {n.name: n.outputs for n in graph.nodes}
         found = [b.graph for b in graph.source.bodies if (held[b.node], b.attribute) == (outputs, attribute)]
@@ -111,7 +111,7 @@ def _fails(graph: Graph, path: Path) -> bool:
 
 
 def _choices(graph: Graph) -> _Choices | None:
-    """What is known to run in a graph and in its bodies; None where nothing is."""
+    """The Ifs with constant conditions in a graph and its subgraphs; None if there are none."""
     bodies = graph.source.bodies
     outputs = {n.name: n.outputs for n in graph.nodes} if bodies else {}
     inner = {(outputs[b.node], b.attribute): made for b in bodies if (made := _choices(b.graph)) is not None}
@@ -120,7 +120,7 @@ def _choices(graph: Graph) -> _Choices | None:
 
 
 def _branch(graph: Graph, node: Node) -> str:
-    """The attribute with the branch of an If that runs; none where that is not known."""
+    """The attribute with the branch of an If that runs; "" where the condition is not a constant."""
     if node.op != "If" or not node.standard or len(node.inputs) != 1:
         return ""
     known, constant = graph.known.get(node.inputs[0]), graph.constants.get(node.inputs[0])
@@ -131,7 +131,7 @@ def _branch(graph: Graph, node: Node) -> str:
 
 
 def _splice(graph: onnx.GraphProto, choices: _Choices, names: Counter[str]) -> None:
-    """Put the branches that run in place of their nodes, in a graph and in those inside it."""
+    """Replace Ifs by their chosen branches, in place, in a graph and its subgraphs."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         outputs = tuple(node.output)
@@ -150,7 +150,7 @@ def _splice(graph: onnx.GraphProto, choices: _Choices, names: Counter[str]) -> N
 def _opened(
     graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto, name: str, names: Counter[str]
 ) -> list[onnx.NodeProto]:
-    """The nodes of a branch, which give the outputs of its If; its constants and types go to the graph."""
+    """The nodes of a branch, renamed to make the outputs of its If; its constants and types are added to the graph."""
     new = {old: _fresh(f"{node.output[0]}/{old}", names) for old in sorted(defined(branch)) if names[old] > 1}
     made = {o for n in branch.node for o in n.output}
     again: list[onnx.NodeProto] = []
@@ -166,7 +166,7 @@ def _opened(
         inner.name = f"{node.name or node.output[0]}/{name}/{inner.name or inner.output[0]}"
     graph.initializer.extend(branch.initializer)
     graph.sparse_initializer.extend(branch.sparse_initializer)
-    either = set(node.output) - {o.name for o in graph.output}  # what is declared of them is true of both branches
+    either = set(node.output) - {o.name for o in graph.output}  # whose declared types hold for both branches
     types = [v for v in (*graph.value_info, *branch.value_info) if v.name not in either]
     kept = onnx.GraphProto(value_info={v.name: v for v in types[::-1]}.values())
     del graph.value_info[:]

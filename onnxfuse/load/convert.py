@@ -1,4 +1,4 @@
-"""A GraphProto as nodes and constants, checked: nothing undefined, nothing made twice, no cycle."""
+"""Converts a GraphProto to nodes and constants, and checks that names are defined once and there is no cycle."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from onnxfuse.load.tensors import Payloads, constant, sparse_constant
 from onnxfuse.runtime.graphs import subgraphs
 
 _KIND = onnx.AttributeProto
-_IR_WITH_OVERRIDABLE = 4  # before, every initializer had to be listed as an input, and none could be overridden
+_IR_WITH_OVERRIDABLE = 4  # earlier versions list every initializer as an input, and none can be overridden
 
 
 class _Opaque(Exception):
-    """A control transfer: an attribute has no form in `Attribute`."""
+    """Control flow: an attribute cannot be represented as an `Attribute`."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """A graph under conversion. `raw` holds every NodeProto by the name that its node has."""
+    """A graph under conversion. `raw` has every NodeProto by the name of its `Node`."""
 
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Constant] = field(default_factory=dict)
@@ -42,10 +42,10 @@ def convert(
     outer: Mapping[str, Constant] | None = None,
     path: str = "",
 ) -> Parts:
-    """Nodes in topological order, constants and inputs of a graph.
+    """Nodes in topological order, constants and inputs of a graph. Raises ModelError.
 
-    Of the body of a control flow node, `outer` are the constants around it: those that it reads are its constants too,
-    and other values from outside follow its inputs. `path` goes before the names of its nodes.
+    For the body of a control flow node, `outer` are the constants of the graphs around it; those that it reads become
+    its constants, and other captured values are appended to its inputs. `path` is the prefix of its nodes' names.
     """
     parts = Parts()
     stored = {t.name: t for t in graph.initializer}
@@ -70,7 +70,7 @@ def convert(
 
 
 def _unique_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:
-    """The nodes' own names; `OP_K` for those without, and a suffix for those that have another node's."""
+    """The names of the nodes; `OP_K` for those without, and with a suffix for duplicates."""
     nodes = list(nodes)
     taken = {n.name for n in nodes}
     seen: set[str] = set()
@@ -119,7 +119,7 @@ def _add_node(parts: Parts, raw: onnx.NodeProto, name: str, payloads: Payloads) 
 
 
 def attribute(a: onnx.AttributeProto, payloads: Payloads) -> Attribute:
-    """An attribute as a Python value; graphs, types, sparse and lists of tensors have none."""
+    """An attribute as a Python value. Raises _Opaque for graphs, types, sparse tensors and lists of tensors."""
     if a.ref_attr_name:
         raise _Opaque
     if a.type == _KIND.INT:
@@ -143,7 +143,7 @@ def attribute(a: onnx.AttributeProto, payloads: Payloads) -> Attribute:
 
 
 def _constant_node(raw: onnx.NodeProto, payloads: Payloads) -> Constant | None:
-    """What a Constant node holds; None for strings and sparse tensors."""
+    """The value of a Constant node; None for strings and sparse tensors."""
     for a in raw.attribute:
         if a.ref_attr_name:
             return None
@@ -157,23 +157,23 @@ def _constant_node(raw: onnx.NodeProto, payloads: Payloads) -> Constant | None:
 
 
 def _check(parts: Parts, outputs: list[str]) -> None:
-    """Sort the nodes, or say what is wrong with the graph."""
+    """Sort the nodes topologically. Raises ModelError for undefined or duplicate names, and cycles."""
     available = {*parts.inputs, *parts.constants}
     made: dict[str, str] = {}
     for n in parts.nodes:
         for o in n.outputs:
             if o and (o in made or o in available):
                 first = f"by {made[o]} and" if o in made else "as an input or initializer and"
-                raise ModelError(f"load: the value {o} is made twice, {first} by {n.name}", hint="rename one of them")
+                raise ModelError(f"load: the value {o} is defined twice, {first} by {n.name}", hint="rename one")
             made[o] = n.name
     known = available | made.keys()
     for n in parts.nodes:
         for i in n.reads:
             if i not in known:
-                raise ModelError(f"load: {n.op} {n.name} reads {i}, which nothing makes", hint=_near(i, known))
+                raise ModelError(f"load: {n.op} {n.name} reads {i}, which is not defined", hint=_near(i, known))
     for o in outputs:
         if o not in known:
-            raise ModelError(f"load: nothing makes the output {o}", hint=_near(o, known))
+            raise ModelError(f"load: the output {o} is not defined", hint=_near(o, known))
     try:
         parts.nodes = list(sorted_nodes(parts.nodes, available))
     except ValueError:
@@ -186,10 +186,10 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _cycle(nodes: Iterable[Node], made: Mapping[str, str]) -> str:
-    """The names of some nodes that wait for each other."""
+    """The names of the nodes of a cycle."""
     waits = {n.name: sorted({made[i] for i in n.reads if i in made}) for n in nodes}
     changed = True
-    while changed:  # what waits for nothing that waits leaves
+    while changed:  # remove nodes that wait for no remaining node
         done = [name for name, on in waits.items() if not any(o in waits for o in on)]
         changed = bool(done)
         for name in done:

@@ -1,4 +1,4 @@
-"""Declared types, and what the user says about them: `--dim batch=8`, `--input-shape x:1,3,224,224`."""
+"""Declared types, and the sizes that the user gives with `--dim batch=8` and `--input-shape x:1,3,224,224`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from onnxfuse.ir.graph import TensorType
 from onnxfuse.ir.index import Index, Symbol, floor_div
 from onnxfuse.ir.indexing import transform
 
-MOST = (1 << 31) - 1  # of an extent that users give: some of them multiplied still fit 64 bits
-_UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # what sloppy exporters call any extent
+MOST = (1 << 31) - 1  # largest extent that users can give, so that products of a few fit 64 bits
+_UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # names that exporters give to unrelated dimensions
 Dim = int | str | None
 
 
 @dataclass(slots=True)
 class Names:
-    """What names of dimensions stand for: `values` and `renamed` come from the user, `same` was found to be equal."""
+    """The values of named dimensions: `values` and `renamed` from the user, `same` inferred by propagation."""
 
     values: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Names:
     same: dict[Symbol, Index] = field(default_factory=dict)
 
     def symbol(self, name: str) -> Index:
-        """The extent that a name stands for."""
+        """The extent of a named dimension."""
         name = self.renamed.get(name, name)
         if name in self.values:
             return Index.of(self.values[name])
@@ -43,7 +43,7 @@ class Names:
         return transform(found, lambda a: self.symbol(a.name) if isinstance(a, Symbol) else None)
 
     def extent(self, dim: Dim, fresh: str) -> Index:
-        """A declared dimension as an extent; `fresh` names it where the model does not."""
+        """A declared dimension as an extent; `fresh` is the name of an unnamed one."""
         if isinstance(dim, int):
             return Index.of(dim)
         if dim is None:
@@ -51,7 +51,7 @@ class Names:
         return self._expression(dim) or self.symbol(dim)
 
     def _expression(self, text: str) -> Index | None:
-        """Names such as "2*batch + 1", which torch writes, as what they say."""
+        """The value of a name that is an expression, such as "2*batch + 1" (as torch exports); None for others."""
         if text in self.values or text in self.renamed or text.isidentifier():
             return None
         try:
@@ -94,7 +94,7 @@ def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | None:
-    """The type that the model declares for a value, None where it has no row or no rank."""
+    """The type that the model declares for a value; None if its element type is unsupported or its rank unknown."""
     number, dims = declared_dims(t)
     dtype = dtype_of(number)
     if dims is None and name in names.ranks:
@@ -104,13 +104,13 @@ def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | No
     return TensorType(dtype, tuple(named(names.extent(d, f"?{name}_{i}")) for i, d in enumerate(dims)))
 
 
-# What the user says ---------------------------------------------------------------------------------------------------
+# Sizes given by the user ----------------------------------------------------------------------------------------------
 
 
 def names_of(
     options: Options, inputs: Mapping[str, onnx.ValueInfoProto], others: Iterable[onnx.ValueInfoProto]
 ) -> Names:
-    """The values that `--dim` and `--input-shape` give to the names of the model's dimensions."""
+    """The values that `--dim` and `--input-shape` give to named dimensions. Raises UsageError."""
     shapes = {name: declared_dims(info.type)[1] for name, info in inputs.items()}
     known = {d for dims in shapes.values() for d in dims or () if isinstance(d, str)}
     known |= {d for info in others for d in declared_dims(info.type)[1] or () if isinstance(d, str)}
@@ -133,7 +133,7 @@ def names_of(
 
 
 def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] | None]) -> None:
-    """Take in NAME:D,D,... where each D is an extent or a name for it; NAME:DxDxD and brackets are understood too."""
+    """Parse NAME:D,D,... with extents or dimension names, also in the forms NAME:DxDxD and NAME:[D,D]."""
     name, _, listed = text.rpartition(":")
     listed = listed.strip("[]() ")
     if re.fullmatch(r"\d+(x\d+)+", listed):
@@ -166,18 +166,18 @@ def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] |
 
 
 def is_extent(text: str) -> bool:
-    """Whether a text is a number that an extent may be."""
+    """Whether a text is an integer between 0 and MOST."""
     return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= MOST
 
 
 def _give(names: Names, name: str, value: str | int, flag: str) -> None:
-    """Let a name stand for an extent, or for another name."""
+    """Set the value of a named dimension, or rename it. Raises UsageError where flags contradict each other."""
     old: str | int | None = names.values.get(name, names.renamed.get(name))
     new: str | int = int(value) if str(value).isdigit() else str(value)
     if old is not None and old != new:
         raise UsageError(
-            f"load: {flag} makes {name} {new}, another flag makes it {old}",
-            hint="a name stands for one extent wherever it occurs",
+            f"load: {flag} sets {name} to {new}, another flag sets it to {old}",
+            hint="a named dimension has one value in the whole model",
         )
     if isinstance(new, int):
         names.values[name] = new

@@ -1,6 +1,6 @@
-"""What ONNX itself says that an operator computes, for operators without a row: function bodies of its schemas.
+"""Function bodies from the ONNX schemas, for operators without a row.
 
-A body is a graph of its own beside the node, which stays as it is: definitions are composed of those of the body.
+A body is a graph attached to the node, which itself stays unchanged; its definitions are composed of those of the body.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from onnxfuse.load.tensors import Payloads
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.runtime.graphs import subgraphs
 
-_DEEPEST = 3  # bodies within bodies
+_DEEPEST = 3  # deepest nesting of bodies
 
 
 def with_bodies(graph: Graph, raw: Mapping[str, onnx.NodeProto], depth: int = 0) -> Graph:
-    """The graph with the body of each node of the default domain whose operator has one and no row.
+    """The graph with bodies for nodes of the default domain whose operator has a function body and no row.
 
-    Names inside a body are unique in the graph; its inputs are those of the schema, absent ones left out of its nodes.
+    Names inside a body are unique in the graph; its inputs are those of the schema.
     """
     if not graph.opset or depth == _DEEPEST:
         return graph
@@ -41,7 +41,7 @@ def _lacks_row(graph: Graph, node: Node) -> bool:
 
 
 def body_of(graph: Graph, node: Node, raw: Mapping[str, onnx.NodeProto], depth: int) -> Graph | None:
-    """The body of a call, typed for its inputs; None where ONNX gives none for this opset."""
+    """The body of a node, typed for its inputs; None if its schema has none for this opset."""
     types = [graph.types.get(v) if v else None for v in node.inputs]
     if any(v and t is None for v, t in zip(node.inputs, types, strict=True)) or node.name not in raw:
         return None
@@ -55,14 +55,14 @@ def body_of(graph: Graph, node: Node, raw: Mapping[str, onnx.NodeProto], depth: 
     }
     try:
         return _graph(function, opset, formal, held, node, depth)
-    except OnnxFuseError:  # a body that does not fit the call: the runtime has its own word on that
+    except OnnxFuseError:  # the body does not fit the node, which the runtime will report
         return None
 
 
 def _function(
     call: onnx.NodeProto, types: Iterable[TensorType | None], opset: int
 ) -> tuple[onnx.FunctionProto, int] | None:
-    """The function of a call with its attributes filled in, and the opset that it is written in."""
+    """The function body of a node with attribute values substituted, and its opset; or None."""
     given = [type_proto(t, repr).SerializeToString() if t is not None else b"" for t in types]
     function = onnx.FunctionProto()
     try:
@@ -84,7 +84,7 @@ def _function(
 
 
 def _fill(nodes: Iterable[onnx.NodeProto], values: Mapping[str, onnx.AttributeProto]) -> None:
-    """Let attributes that refer to those of the call be these; without a value they vanish."""
+    """Substitute attribute references by the values of the call, in place; those without a value are removed."""
     for node in nodes:
         for inner in subgraphs(node):
             _fill(inner.node, values)
@@ -141,7 +141,7 @@ def _graph(
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """A node under other names; values without one are absent."""
+    """A copy of a node with renamed values; values without a new name become absent inputs."""
     out = onnx.NodeProto()
     out.CopyFrom(node)
     out.name = ""

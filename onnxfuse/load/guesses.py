@@ -1,4 +1,4 @@
-"""Output types that inference lacks or has wrong: ONNX Runtime's own and dropped operators, resizing, features."""
+"""Output types where ONNX shape inference has none or is wrong: com.microsoft, ai.onnx.ml, Resize, STFT."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def _same(view: View) -> TensorType | None:
 
 
 def _features(view: View) -> TensorType | None:
-    """The shape of the first input, of whatever numbers, in float32."""
+    """The shape of the first input, as float32."""
     return TensorType(F32, view.shape(0))
 
 
 def _quantized(view: View) -> TensorType | None:
-    """The shape of the first input in the type of the zero point."""
+    """The shape of the first input, with the type of the zero point."""
     return TensorType(view.dtype(2) if view.has(2) else U8, view.shape(0))
 
 
 def _dequantized(view: View) -> TensorType | None:
-    """The shape of the first input in the type of the scale."""
+    """The shape of the first input, with the type of the scale."""
     return TensorType(view.dtype(1), view.shape(0))
 
 
 def _attention(view: View) -> TensorType | None:
-    """Attention of one packed projection: a third of its columns is the width of the result."""
+    """Attention with packed QKV weights: a third of their columns is the width of the result."""
     x, columns = view.shape(0), view.shape(1)[-1]
     sizes = view.attr("qkv_hidden_sizes", ())
     if len(x) != 3:
@@ -44,7 +44,7 @@ def _attention(view: View) -> TensorType | None:
 
 
 def _multi_head(view: View) -> TensorType | None:
-    """MultiHeadAttention: as many rows as queries, as wide as the values, whose heads may already be split."""
+    """MultiHeadAttention: as many rows as the query, as wide as the value, whose heads may be split already."""
     q = view.shape(0)
     if len(q) != 3 or not view.has(2):
         return None
@@ -53,12 +53,12 @@ def _multi_head(view: View) -> TensorType | None:
 
 
 def _resize(view: View) -> TensorType | None:
-    """Resize and Upsample whose elements no row defines: to `sizes`, or by scales."""
+    """Resize and Upsample in modes without a row: the shape by `sizes` or scales."""
     return TensorType(view.dtype(0), resized(view))
 
 
 def _frames(view: View) -> TensorType | None:
-    """STFT: frames, bins, and the real and the imaginary part of each; inference takes every one for two-sided."""
+    """STFT: frames, bins, and real and imaginary parts; ONNX inference assumes that every STFT is two-sided."""
     (step,), x = view.static_ints(1), view.shape(0)
     size = view.shape(2)[0] if view.has(2) else Index.of(view.static_ints(3)[0])
     points = size.constant
@@ -68,7 +68,7 @@ def _frames(view: View) -> TensorType | None:
     return TensorType(view.dtype(0), (x[0], floor_div(x[1] - size, Index.of(step)) + 1, Index.of(bins), Index.of(2)))
 
 
-# By domain and operator: the type of the first output; of other outputs nothing is said.
+# By domain and operator: the type of the first output.
 _MICROSOFT: dict[str, Guess] = {
     **dict.fromkeys(("BiasAdd", "BiasSoftmax"), _same),
     "QuantizeLinear": _quantized,
@@ -92,7 +92,7 @@ _GUESSES: dict[str, dict[str, Guess]] = {
 
 
 def guessed(view: View) -> TensorType | None:
-    """The type of a node's first output, where this page knows its operator."""
+    """The type of a node's first output; None for operators without an entry here."""
     guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
     try:
         return guess(view) if guess is not None else None

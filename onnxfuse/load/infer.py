@@ -1,4 +1,4 @@
-"""What ONNX's own shape inference says: once for the whole model, and again node by node where our rows refuse."""
+"""ONNX's own shape inference, once for the whole model, and for single nodes without a row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onnxfuse.ir.index import Index
 from onnxfuse.load.dims import Dim, declared_dims
 from onnxfuse.runtime import inference
 
-Claim = tuple[int, tuple[Dim, ...]]  # element type number and dimensions; names mean what the claimant means by them
+Claim = tuple[int, tuple[Dim, ...]]  # ONNX element type and dimensions, with the names of ONNX inference or the model
 
 
 def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) -> dict[str, Claim]:
-    """Types of all values by ONNX inference from the inputs alone: what the model claims about others is left out."""
+    """Types of all values by ONNX inference from the inputs only; types that the model declares are not used."""
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
     del bare.graph.value_info[:]
@@ -33,7 +33,7 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
             info.type.CopyFrom(type_proto(known, repr))
     for node in bare.graph.node:
         if node.op_type == "STFT" and not any(a.name == "onesided" for a in node.attribute):
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))  # the default, which inference has wrong
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))  # the default, unlike in inference
     done = inference.of_model(bare)
     if done is None:
         return {}
@@ -46,14 +46,14 @@ def _claim(t: onnx.TypeProto) -> Claim | None:
 
 
 def type_proto(t: TensorType, name: Callable[[Index], str]) -> onnx.TypeProto:
-    """A type in ONNX's form; `name` spells extents that are not integers."""
+    """A type as TypeProto; `name` gives the names of symbolic extents."""
     dims = [e.constant if e.constant is not None else name(e) for e in t.shape]
     return onnx.helper.make_tensor_type_proto(t.dtype.onnx, dims)
 
 
 @dataclass(slots=True)
 class NodeInference:
-    """ONNX inference of single nodes, from types and integers that we know better than it does."""
+    """ONNX inference of single nodes, with the types and constants found by our propagation."""
 
     opset: int
     raw: Mapping[str, onnx.NodeProto]
@@ -65,7 +65,7 @@ class NodeInference:
         types: Mapping[str, TensorType | None],
         arrays: Callable[[str], np.ndarray[Any, Any] | None],
     ) -> dict[str, tuple[int, tuple[Index | None, ...]]]:
-        """(element type number, extents) of the outputs; an extent is None where it is anything."""
+        """(ONNX element type, extents) of the outputs; an unknown extent is None."""
         raw = self.raw.get(node.name)
         if raw is None or node.raw is not None or not node.standard:
             return {}
@@ -92,7 +92,7 @@ class NodeInference:
 
 
 def numbers(constant: Constant | None) -> np.ndarray[Any, Any] | None:
-    """A small constant's array, as inference wants it."""
+    """The array of a small constant for ONNX inference; None for others."""
     if (
         constant is None
         or constant.size > 64

@@ -1,4 +1,4 @@
-"""Model-local functions become nodes of the main graph, so that everything after load sees plain operators."""
+"""Inlines model-local functions, so that later steps see operators only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from onnxfuse.runtime.graphs import graphs, subgraphs
 
 
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with calls of its own functions replaced by their bodies; None where that cannot be done faithfully.
+    """The model with model-local functions inlined; None where that could change it.
 
-    Names of the main graph's values stay; those inside a body get suffixes where they are taken. Functions of another
-    opset keep their calls.
+    Values of the main graph keep their names; those inside a body get suffixes where needed. Functions with another
+    opset are not inlined.
     """
     import onnx_ir  # noqa: PLC0415  few models have functions, and it is slow to import
     from onnx_ir.passes.common import InlinePass  # noqa: PLC0415  likewise
 
     if any(g.sparse_initializer for g in graphs(proto.graph)):
-        return None  # lost by onnx_ir
+        return None  # onnx_ir drops them
     opsets = {o.domain: o.version for o in proto.opset_import}
     log = logging.getLogger("onnx_ir")
     level = log.level
@@ -28,7 +28,7 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         model = onnx_ir.from_proto(proto)
         InlinePass(lambda f: all(opsets.get(k, v) == v for k, v in f.opset_imports.items()))(model)
         result = onnx_ir.to_proto(model)
-    except Exception:  # whatever the pass does not know, the runtime may: the calls stay, as opaque nodes
+    except Exception:  # models that onnx_ir does not support may still run: the calls stay, as opaque nodes
         return None
     finally:
         log.setLevel(level)
@@ -43,13 +43,13 @@ def defined(graph: onnx.GraphProto) -> set[str]:
 
 
 def _shadows(graph: onnx.GraphProto) -> int:
-    """How many names of inner graphs the main graph has too."""
+    """Number of names that are defined in the main graph and in a subgraph."""
     outer = defined(graph)
     return sum(len(outer & defined(g)) for g in graphs(graph) if g is not graph)
 
 
 def free_names(graph: onnx.GraphProto) -> set[str]:
-    """Names that a graph reads and does not define, its own inner graphs included."""
+    """Names that a graph and its subgraphs read and do not define."""
     wanted = {o.name for o in graph.output}
     for node in graph.node:
         wanted.update(node.input)

@@ -1,4 +1,4 @@
-"""Calls that their operator does not allow, by the ONNX schemas: the runtime refuses them, nobody looks into them."""
+"""Checks nodes against the ONNX schemas. Invalid ones are left to the runtime, which rejects them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfuse.load.convert import Parts
 
 
 def marked(parts: Parts, opset: int) -> None:
-    """Note at each node of the default domain what is wrong with its inputs, outputs and attributes."""
+    """Set `Node.invalid` for nodes of the default domain whose inputs, outputs or attributes violate the schema."""
     if opset:
         parts.nodes = [_marked(n, parts.raw[n.name], opset) for n in parts.nodes]
 
@@ -35,7 +35,7 @@ def _schema(op: str, opset: int) -> Any:
 
 
 def _wrong(raw: onnx.NodeProto, schema: Any) -> Iterator[str]:
-    """What is wrong with a call."""
+    """Violations of the schema by a node."""
     ends = (
         ("inputs", raw.input, schema.inputs, schema.min_input, schema.max_input),
         ("outputs", raw.output, schema.outputs, schema.min_output, schema.max_output),
@@ -54,7 +54,7 @@ def _wrong(raw: onnx.NodeProto, schema: Any) -> Iterator[str]:
         if a.name not in known:
             yield f"it has no attribute {a.name}"
         elif not a.ref_attr_name and a.type and a.type != int(known[a.name].type):
-            yield f"its attribute {a.name} is of another type"
+            yield f"its attribute {a.name} has another type than in the schema"
     missing = [name for name, a in known.items() if a.required and all(b.name != name for b in raw.attribute)]
     if missing:
         yield f"its attribute {missing[0]} is missing"

@@ -1,4 +1,4 @@
-"""`load`: a path or bytes to a frozen `Graph`, every value typed or marked unknown, opaque nodes untouched."""
+"""`load`: reads a model from a path or bytes into an immutable `Graph` with inferred types."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from onnxfuse.runtime import inference
 from onnxfuse.runtime.graphs import bounded, graphs
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
-UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
+UNSTATED = 21  # the newest opset of ONNX Runtime 1.18, the oldest supported one
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
 
 
 def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
-    """Read a model. UsageError: no such file, a wrong dimension. ModelError: not a valid model, or data is missing.
+    """Read a model. Raises UsageError (no such file, wrong dimension) and ModelError (invalid model, missing data).
 
-    Large tensors stay in the file, which is mapped. Models of opsets without rows (below 7, newer than onnx itself)
-    load with opset 0, under which no operator has a row, and those that state none with one that suits all their
-    operators; `source.opsets` keeps the truth.
+    Large tensors stay in the memory-mapped file. Models of unsupported opsets (below 7, or newer than the onnx
+    package) load with opset 0, for which no operator has a row; those that state none, with one that suits all their
+    operators. `source.opsets` has the stated ones.
     """
     file = read(source)
     warnings: list[str] = []
@@ -66,7 +66,7 @@ def _graph(
     *,
     already_fused: bool,
 ) -> Graph:
-    """The graph of a model without calls of functions. `notes` are what was noticed before."""
+    """The graph of a model whose functions are inlined. `notes` are earlier warnings."""
     warnings = list(notes)
     payloads = Payloads(file.data, file.path)
     parts = convert(proto.graph, proto.ir_version, payloads)
@@ -109,12 +109,12 @@ def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
     done = inlined(proto)
     left = proto.functions if done is None else done.functions
     if left:
-        warnings.append(f"{len(left)} functions of the model stay calls ({left[0].domain}::{left[0].name}, ...)")
+        warnings.append(f"{len(left)} functions of the model are not inlined ({left[0].domain}::{left[0].name}, ...)")
     return proto if done is None else done
 
 
 def _take_as_constants(graph: onnx.GraphProto) -> None:
-    """Strikes initializers from the inputs of a graph."""
+    """Remove initializers from the inputs of a graph, in place."""
     stored = {t.name for t in graph.initializer}
     inputs = [v for v in graph.input if v.name not in stored]
     del graph.input[:]
@@ -122,14 +122,14 @@ def _take_as_constants(graph: onnx.GraphProto) -> None:
 
 
 def _as_loaded(options: Options, spelled: Mapping[str, str]) -> Options:
-    """The options with inputs under the names that they have while they are worked on."""
+    """The options with the internal names of inputs."""
     ours = {name: plain for plain, name in spelled.items()}
     texts = [text.rpartition(":") for text in options.input_shape]
     return replace(options, input_shape=tuple(f"{ours.get(name, name)}{by}{dims}" for name, by, dims in texts))
 
 
 def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:
-    """The version of the default domain; 0 where no row may be used."""
+    """The opset of the default domain; 0 if it is not supported."""
     newest = onnx.defs.onnx_opset_version()
     version = opsets_of(proto).get("")
     if version is None:
@@ -144,9 +144,9 @@ def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:
 
 
 def _unstated_opset(proto: onnx.ModelProto, newest: int, warnings: list[str]) -> int:
-    """An opset for a model that imports no default domain: the runtime then takes the newest that it knows.
+    """An opset for a model that does not import the default domain, for which the runtime uses its newest one.
 
-    That is one from `UNSTATED` on, all the same to a model whose standard operators have not changed since.
+    That is at least `UNSTATED`, which is equivalent if the model's operators have not changed since; otherwise 0.
     """
     nodes = (n for g in graphs(proto.graph) for n in g.node)
     for op in sorted({n.op_type for n in nodes if n.domain in ("", "ai.onnx")}):
@@ -158,7 +158,7 @@ def _unstated_opset(proto: onnx.ModelProto, newest: int, warnings: list[str]) ->
 
 
 def _version(op: str, opset: int) -> int | None:
-    """The opset in which an operator last changed; None where there is none yet."""
+    """The opset since which an operator has its definition of `opset`; None if it does not exist yet."""
     try:
         return int(onnx.defs.get_schema(op, opset, "").since_version)
     except onnx.defs.SchemaError:
@@ -184,7 +184,7 @@ def _shapes(
 
 
 def _check_subgraph_data(proto: onnx.ModelProto, payloads: Payloads) -> None:
-    """Inner graphs' external data must be there too: they are carried along unread."""
+    """Check that the external data of subgraphs exists, too. Raises ModelError."""
     for inner in graphs(proto.graph):
         for tensor in inner.initializer if inner is not proto.graph else ():
             payloads.of(tensor)

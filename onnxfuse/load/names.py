@@ -1,4 +1,4 @@
-"""Names made plain: each is one value, as the runtime reads the model, and none is like the compiler's own."""
+"""Names of values made unique, as the runtime resolves them, and distinct from names made by the compiler."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LISTS = {
     **dict.fromkeys(("value_float", "value_floats"), _TENSOR.FLOAT),
     **dict.fromkeys(("value_string", "value_strings"), _TENSOR.STRING),
 }
-OWN = "%"  # in every name that a stage gives to a value inside an operator, and in none of a loaded model
+OWN = "%"  # occurs in all names that the compiler gives to values inside operators, and in no loaded name
 
 
 def respelled(proto: onnx.ModelProto) -> dict[str, str]:
-    """Give values whose names could be the compiler's own others, in place; the model's names by the new ones."""
+    """Rename values whose names contain OWN, in place. Returns the original names by the new ones."""
     every = {name for graph in graphs(proto.graph) for name in _names(graph)}
     found: dict[str, str] = {}
     for name in sorted(n for n in every if OWN in n):
@@ -36,7 +36,7 @@ def respelled(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """What a graph names values by, its inner graphs left out."""
+    """The names of values in a graph, without its subgraphs."""
     for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         yield info.name
     for sparse in graph.sparse_initializer:
@@ -66,10 +66,10 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def defined_once(proto: onnx.ModelProto) -> None:
-    """Leave of several constants of one name the one that the runtime takes, in place.
+    """Of several constants with the same name, keep the one that the runtime uses, in place.
 
-    That is the last Constant node before any initializer, and of initializers the last. Where the name is an input too,
-    it is the value that callers may leave or change.
+    That is the last Constant node, or without one the last initializer. If the name is an input too, it is the default
+    value of that input.
     """
     for graph in graphs(proto.graph):
         stored = Counter(t.name for t in graph.initializer)
@@ -98,7 +98,7 @@ def _keep_last(graph: onnx.GraphProto, twice: Iterable[str], listed: Iterable[st
 
 
 def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
-    """What a Constant node holds, as an initializer."""
+    """The value of a Constant node, as an initializer."""
     found = onnx.TensorProto()
     for a in node.attribute:
         if a.name == "value":

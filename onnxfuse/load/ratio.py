@@ -1,4 +1,4 @@
-"""Numbers that are fractions of extents: what floating-point arithmetic on a shape makes before it is rounded."""
+"""Fractions of extents, as in floating-point shape arithmetic before the result is rounded to an integer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onnxfuse.ir.index import Index, floor_div
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """num / den, exactly: what floating-point arithmetic on extents gives before it is rounded to an integer."""
+    """The exact fraction num / den."""
 
     num: Index
     den: int
 
 
 def ratio_of(e: Index | Ratio | Any) -> Ratio | None:
-    """An integer, ratio or NumPy scalar as a ratio; None where it is no short fraction."""
+    """An integer, ratio or NumPy scalar as a ratio; None if its denominator would be large."""
     if isinstance(e, (Index, Ratio)):
         return e if isinstance(e, Ratio) else Ratio(e, 1)
     exact = Fraction(float(e)) if isfinite(e) else None
@@ -60,7 +60,7 @@ RATIONAL: dict[str, Callable[..., Ratio | None]] = {
 
 
 def power(x: float, y: float) -> float | None:
-    """x ** y for a whole x and y a half or a whole number, if it is whole and below 2^24: nobody rounds these."""
+    """x ** y for integral x, and y = 1/2 or integral, if the result is an integer below 2^24, hence exact; or None."""
     if not isfinite(x) or x != int(x):
         return None
     base, whole = int(x), None

@@ -1,4 +1,4 @@
-"""A path or bytes to a ModelProto whose large payloads stay in the mapped file, or one line that says why not."""
+"""Reads a path or bytes into a ModelProto whose large payloads stay in the mapped file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfuse.load.tensors import mapped
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.wire import Malformed, slim
 
-# What people hand over by mistake, by the bytes that it begins with.
+# Files that are mistaken for models, by their first bytes.
 _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the model itself", "run `git lfs pull`"),
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint?)", "export it with torch.onnx.export"),
@@ -32,7 +32,7 @@ _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class File:
-    """A model as it was read: the slim proto, the bytes it came from, and their digest."""
+    """A file as it was read: the proto without large payloads, its bytes, and their digest."""
 
     proto: onnx.ModelProto
     data: memoryview
@@ -41,7 +41,7 @@ class File:
 
 
 def read(source: str | os.PathLike[str] | bytes) -> File:
-    """Read a model: UsageError for a path that is not there, ModelError for what is not a model."""
+    """Read a model. Raises UsageError for a missing file, ModelError for one that is not a model."""
     if isinstance(source, bytes):
         path, data, name = None, memoryview(source), "the input"
     else:
@@ -68,7 +68,7 @@ def _open(path: Path) -> memoryview:
         if path.is_dir():
             raise UsageError(f"load: {path} is a folder", hint="name the .onnx file in it")
         if path.exists() and not path.is_file():
-            raise UsageError(f"load: {path} is no regular file", hint="write it to a file; - is standard input")
+            raise UsageError(f"load: {path} is not a regular file", hint="write it to a file; - is standard input")
         return mapped(path)
     except FileNotFoundError:
         raise UsageError(f"load: there is no file {path}", hint=_near_files(path)) from None
@@ -92,13 +92,13 @@ def _parse(name: str, data: memoryview) -> onnx.ModelProto:
             raise ModelError(f"load: {name} is not an ONNX model but {what}", hint=todo)
     if head[4:8] == b"ORTM":
         raise ModelError(
-            f"load: {name} is in ONNX Runtime's own format", hint="hand over the .onnx file that it was made from"
+            f"load: {name} is in ONNX Runtime's own format", hint="use the .onnx file that it was made from"
         )
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(slim(data))
     except Malformed as e:
         if e.truncated:
-            hint = "it is cut short or no ONNX model; copy or download it again"
+            hint = "it is truncated or not an ONNX model; copy or download it again"
         else:
             hint = "check that it is an ONNX model; copy or download it again"
         raise ModelError(f"load: {name} cannot be read as ONNX: {e}", hint=hint) from None
@@ -109,7 +109,7 @@ def _parse(name: str, data: memoryview) -> onnx.ModelProto:
             hint="check that it is an ONNX model; copy or download it again",
         ) from None
     if not proto.HasField("graph"):
-        raise ModelError(f"load: {name} holds no graph", hint="check that it is an ONNX model")
+        raise ModelError(f"load: {name} has no graph", hint="check that it is an ONNX model")
     try:
         readable = all(isinstance(text, str) for text in _texts(proto))
     except UnicodeDecodeError:
@@ -120,7 +120,7 @@ def _parse(name: str, data: memoryview) -> onnx.ModelProto:
 
 
 def _texts(proto: onnx.ModelProto) -> Iterator[str]:
-    """Every name that this program reads; protobuf gives bytes for those that are not UTF-8."""
+    """All names that this program uses; protobuf returns bytes for those that are not UTF-8."""
     for p in (*proto.opset_import, *proto.metadata_props):
         yield from (p.domain,) if isinstance(p, onnx.OperatorSetIdProto) else (p.key, p.value)
     for f in proto.functions:

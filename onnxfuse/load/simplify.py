@@ -1,4 +1,4 @@
-"""Shape arithmetic disappears: what is known to be plain integers becomes constants, what nobody needs is dropped."""
+"""Removes shape arithmetic: values that propagation found to be constant integers, and dead nodes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from onnxfuse.ir.graph import Constant, Graph, Node
 
 
 def simplify_shapes(graph: Graph) -> Graph:
-    """The graph with nodes of known integers as constants and without dead nodes and constants.
+    """The graph with nodes of known integers replaced by constants, and without dead nodes and constants.
 
-    A node that makes an output of the graph stays: outputs are made by nodes. So does one of another domain, which may
-    do more than make its outputs.
+    Nodes that make graph outputs stay, as do nodes of other domains, which may have side effects.
     """
     made: dict[str, Constant] = {}
     kept: list[Node] = []
@@ -29,7 +28,7 @@ def simplify_shapes(graph: Graph) -> Graph:
 
 
 def _constants(graph: Graph, node: Node) -> dict[str, Constant] | None:
-    """The outputs of a node as constants; None unless all of them are plain integers."""
+    """The outputs of a node as constants; None unless all of them are constant integers."""
     found: dict[str, Constant] = {}
     for o in filter(None, node.outputs):
         t, values = graph.types.get(o), graph.known.get(o)
@@ -43,7 +42,7 @@ def _constants(graph: Graph, node: Node) -> dict[str, Constant] | None:
 
 
 def alive(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
-    """The nodes that something depends on, in order, and every value that is read."""
+    """The live nodes in order, and all values that are read."""
     wanted = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""What it takes to write a model again: the model without its large payloads, where those lie, what load noticed."""
+"""The original of a loaded model, from which it is written again: its proto, payloads and warnings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from onnxfuse.runtime.wire import slice_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """A graph that an If, Loop or Scan holds, as a `Graph` of its own.
+    """A subgraph of an If, Loop or Scan, as a `Graph`.
 
-    Its inputs are the formal ones and then the values from outside; constants from outside are its constants. The names
-    of its nodes tell where they are: NODE/ATTRIBUTE/NAME.
+    Its inputs are the formal ones followed by captured values; captured constants are its constants. Its nodes are
+    named NODE/ATTRIBUTE/NAME.
     """
 
     node: str  # that holds it
@@ -44,13 +44,13 @@ class Source:
     external: tuple[Path, ...] = ()  # files that hold external data
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimensions that the user gave a value
     overridable: tuple[str, ...] = ()  # initializers that are inputs too: their values may change
-    facts: tuple[Index, ...] = ()  # at least 0 in every run in which the model succeeds; types rely on that
-    unproven: tuple[str, ...] = ()  # values whose type is only what the model declares: the runtime does not check it
-    spelled: Mapping[str, str] = field(default_factory=dict)  # the file's names of values that have others here
-    already_fused: bool = False  # the model has kernels of ours: it is to be copied unchanged
-    captured: Mapping[str, Constant] = field(default_factory=dict)  # a body's constants that lie outside of it
-    bodies: tuple[Body, ...] = ()  # of its nodes, those of the main graph and not of their own nodes
-    warnings: tuple[str, ...] = ()  # what is odd about the model, a sentence each
+    facts: tuple[Index, ...] = ()  # >= 0 in every successful run of the model; types rely on them
+    unproven: tuple[str, ...] = ()  # values whose type is only declared by the model, which the runtime does not check
+    spelled: Mapping[str, str] = field(default_factory=dict)  # original names of values that were renamed
+    already_fused: bool = False  # the model has generated kernels already: it is copied unchanged
+    captured: Mapping[str, Constant] = field(default_factory=dict)  # constants of outer graphs that a body reads
+    bodies: tuple[Body, ...] = ()  # subgraphs of its nodes; nested ones are in the source of their graph
+    warnings: tuple[str, ...] = ()  # sentences about oddities of the model
 
     @property
     def bytes(self) -> int:
@@ -78,7 +78,7 @@ class Source:
 
 
 def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
-    """Versions of the operator sets, by domain; "ai.onnx" is another spelling of ""."""
+    """Versions of the operator sets, by domain; "ai.onnx" is an alias of ""."""
     found = {o.domain: o.version for o in proto.opset_import}
     if "ai.onnx" in found:
         found.setdefault("", found.pop("ai.onnx"))

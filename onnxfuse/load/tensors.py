@@ -25,7 +25,7 @@ from onnxfuse.runtime.wire import key_of, slice_of
 
 Array = np.ndarray[Any, Any]
 _DAMAGED = "the file is damaged; export or download it again"
-_SMALL = 1 << 16  # bytes of a tensor whose array is kept once made
+_SMALL = 1 << 16  # largest tensor, in bytes, whose array is cached
 # Fields that hold elements when `raw_data` does not, by the kind and width of the element type.
 _FIELDS = {
     **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16", "int32", "float16", "bfloat16"), "int32_data"),
@@ -38,7 +38,7 @@ _FIELDS = {
 
 
 class Payloads:
-    """Where the bytes of tensors are: in the mapped model file, in mapped external files, or in the proto itself."""
+    """The bytes of tensors: in the mapped model file, in mapped external files, or in the proto itself."""
 
     def __init__(self, data: memoryview, path: Path | None) -> None:
         self.data = data
@@ -46,7 +46,7 @@ class Payloads:
         self.files: dict[Path, memoryview] = {}
 
     def of(self, tensor: onnx.TensorProto) -> memoryview | None:
-        """The bytes of a tensor that lies outside the proto or in its raw data; None for typed fields."""
+        """The bytes of a tensor, from a file or its raw_data; None if its elements are in a typed field."""
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             key = key_of(tensor)
             return slice_of(key, self.data) if key is not None else self._external(tensor)
@@ -60,11 +60,11 @@ class Payloads:
             length = int(entry.get("length", len(file) - offset))
         except ValueError:
             raise ModelError(
-                f"load: the external data of {tensor.name} has a place that is no number", hint=_DAMAGED
+                f"load: the external data of {tensor.name} has an offset or length that is not a number", hint=_DAMAGED
             ) from None
         if offset < 0 or length < 0 or offset + length > len(file):
             raise ModelError(
-                f"load: {entry['location']} ends before the external data of {tensor.name} does",
+                f"load: {entry['location']} is too short for the external data of {tensor.name}",
                 hint="copy or download the data file again",
             )
         return file[offset : offset + length]
@@ -72,20 +72,20 @@ class Payloads:
     def _file(self, name: str, location: str) -> memoryview:
         if self.path is None:
             raise ModelError(
-                f"load: {name} lies in the file {location}, but the model came as bytes",
+                f"load: {name} is in the file {location}, but the model was given as bytes",
                 hint="name the model's file instead",
             )
         where = Path(location)
         if not location or where.is_absolute() or ".." in where.parts:
             raise ModelError(
-                f"load: {name} lies in {location!r}, outside the model's folder",
+                f"load: {name} is in {location!r}, outside the model's folder",
                 hint="move the data beside the model and save the model again",
             )
         file = self.path.parent / where
         near = (self.path.parent.resolve(), self.path.resolve().parent)  # as the runtime allows: a model may be a link
         if not any(file.resolve().is_relative_to(folder) for folder in near):
             raise ModelError(
-                f"load: {name} lies in {location!r}, a link that leads out of the model's folder",
+                f"load: {name} is in {location!r}, a link that leads out of the model's folder",
                 hint="put the data itself beside the model",
             )
         if file not in self.files:
@@ -105,7 +105,7 @@ _mappings: WeakSet[mmap.mmap] = WeakSet()
 def mapped(path: Path) -> memoryview:
     """A file's bytes, mapped where it can be. OSError for pipes and devices, which may have no end."""
     if not S_ISREG(path.stat().st_mode):
-        raise OSError(EINVAL, "it is no regular file")
+        raise OSError(EINVAL, "it is not a regular file")
     with path.open("rb") as f:
         try:
             mapping = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
@@ -116,14 +116,14 @@ def mapped(path: Path) -> memoryview:
 
 
 def forget_pages() -> None:
-    """Let go of the memory that mapped files take: what is read once more comes from the file once more."""
+    """Release the resident pages of mapped files, which are read from the file again on the next access."""
     for mapping in tuple(_mappings):
         with suppress(AttributeError, OSError, ValueError):  # another system's mmap, or a file that was closed
             mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def element_type(tensor: onnx.TensorProto) -> DType:
-    """The element type of a tensor; types that kernels do not hold get a row of kind x."""
+    """The element type of a tensor; types that kernels do not support get a DType of kind x. Raises ModelError."""
     found = dtype_of(tensor.data_type)
     if found is not None:
         return found
@@ -139,7 +139,7 @@ def element_type(tensor: onnx.TensorProto) -> DType:
 
 
 def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
-    """A tensor as a constant; its payload must have the length of its shape."""
+    """A tensor as a constant. Raises ModelError if the payload does not have the length of the shape."""
     dtype, shape = element_type(tensor), tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}", hint=_DAMAGED)
@@ -164,7 +164,7 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
 
 
 def _decoded(tensor: onnx.TensorProto, payload: memoryview | None) -> Array:
-    """The array of an element type without a row, in whatever NumPy type onnx decodes it to."""
+    """The array of an unsupported element type, in the NumPy type to which onnx decodes it."""
     if payload is not None and tensor.data_location == onnx.TensorProto.EXTERNAL:
         inline = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(payload))
         return numpy_helper.to_array(inline)
@@ -172,7 +172,7 @@ def _decoded(tensor: onnx.TensorProto, payload: memoryview | None) -> Array:
 
 
 def _viewer(payload: memoryview, dtype: DType, shape: tuple[int, ...]) -> Callable[[], Array]:
-    """A maker of the array over some bytes: a read-only view, perhaps unaligned; bfloat16 is widened."""
+    """A function that returns the array of a payload: a read-only view, possibly unaligned; bfloat16 as float32."""
     if not len(payload):
         return lambda: np.empty(shape, dtype.numpy)
     if dtype.name == "bfloat16":
@@ -186,14 +186,14 @@ def _viewer(payload: memoryview, dtype: DType, shape: tuple[int, ...]) -> Callab
 
 
 def _unpacked(tensor: onnx.TensorProto, dtype: DType) -> Array:
-    """The array of a tensor that keeps its elements in a typed field."""
+    """The array of a tensor whose elements are in a typed field."""
     return (
         np.ascontiguousarray(numpy_helper.to_array(tensor)).astype(dtype.numpy, copy=False).reshape(tuple(tensor.dims))
     )
 
 
 def sparse_constant(tensor: onnx.SparseTensorProto) -> Constant:
-    """A sparse initializer: of no type that a row knows, its array is dense."""
+    """A sparse initializer as a constant of unsupported type, whose array is dense."""
 
     def dense() -> Array:
         values, indices = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)

@@ -1,4 +1,4 @@
-"""A converted graph becomes a `Graph`: its types are propagated, its promises checked."""
+"""Builds the verified `Graph` from converted parts and propagated types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxfuse.load.source import Source
 
 
 def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Iterator[tuple[str, Claim]]:
-    """What a model says of values; without names of dimensions unless `named`."""
+    """The types that a model declares for values; without names of dimensions unless `named`."""
     for info in infos:
         number, dims = declared_dims(info.type)
         if number and dims is not None:
@@ -24,7 +24,7 @@ def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Ite
 
 
 def typed(parts: Parts, outputs: Iterable[onnx.ValueInfoProto], shapes: Shapes, opset: int, handle: Source) -> Graph:
-    """The graph of these parts."""
+    """The graph of these parts, with function bodies attached."""
     graph = Graph(
         nodes=tuple(parts.nodes),
         inputs=tuple(parts.inputs),

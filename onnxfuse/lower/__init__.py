@@ -54,13 +54,13 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         known = graph.types.get(name)
         if known is None:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known", "give --input-shape")
-        types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
+        types[name] = replace(known, dtype=plan.storage_types.get(name, known.dtype))
     large = next((name for name, t in types.items() if _bytes(t) > MOST), None)
     if large is not None:
         reason = f"{large} has more than 2**60 bytes"
         return Decision("E-RESOURCE", (group.name,), reason, "check the sizes of the model")
     inputs = tuple(i for i in group.inputs if i in read)
-    lowered = Lowered(group, inputs, group.outputs, types, _with_storage_dtypes(composed, plan.held), demands)
+    lowered = Lowered(group, inputs, group.outputs, types, _with_storage_dtypes(composed, plan.storage_types), demands)
     return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
 
 
@@ -82,21 +82,21 @@ def _read_by_body(group: Group, graph: Graph, rows: Table) -> list[str]:
     ]
 
 
-def _with_storage_dtypes(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
+def _with_storage_dtypes(made: tuple[Definition, ...], storage_types: Mapping[str, DType]) -> tuple[Definition, ...]:
     """Definitions with casts between compute types and the storage types of values."""
 
     def go(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Load) or node.source not in held:
+        if not isinstance(node, Load) or node.source not in storage_types:
             return None
-        dtype = held[node.source]
+        dtype = storage_types[node.source]
         otherwise = cast(rebuild(node.otherwise, go, lambda i: i), dtype) if node.otherwise is not None else None
         return cast(replace(node, dtype=dtype, otherwise=otherwise), node.dtype)
 
     def value(d: Definition) -> Scalar:
         x = rebuild(d.value, go, lambda i: i)
-        return cast(x, held[d.name]) if d.name in held else x
+        return cast(x, storage_types[d.name]) if d.name in storage_types else x
 
-    return tuple(replace(d, value=value(d)) for d in made) if held else made
+    return tuple(replace(d, value=value(d)) for d in made) if storage_types else made
 
 
 def _live(made: Sequence[Definition], outputs: tuple[str, ...]) -> list[Definition]:

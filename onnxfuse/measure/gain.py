@@ -31,7 +31,7 @@ class AtSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class KernelTrial:
     """A trial: the build with some kernels replaced by their function bodies, measured against the build itself.
 
     `ratio` is the time with these kernels over the time without them; `share` is their part of the build's time.
@@ -55,14 +55,14 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Gained:
+class GainResult:
     """The time of the original over that of the build; the geometric mean over all measured sizes."""
 
     ratio: Ratio
     spread: float  # difference between two halves of the original's own turns, as a share
     threads: int
     sizes: tuple[AtSize, ...]
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[KernelTrial, ...] = ()
     slow: tuple[str, ...] = ()  # kernels slower than the nodes they replace by the node profile, the worst first
     nodes: Mapping[str, float] = field(default_factory=dict)  # ms of each node of the library, at the first sizes
 
@@ -109,7 +109,7 @@ def measure_gain(
     seconds: float = 3.0,
     time_limit: float | None = None,
     memory_limit: int | None = None,
-) -> Gained:
+) -> GainResult:
     """Run both models in turns, at each of these sizes, for `seconds` in all, including the start of the process.
 
     `kernels` maps each node of the build that runs in the library to the names of the original nodes and values that it
@@ -133,10 +133,10 @@ def measure_gain(
     return gained_of(found)
 
 
-def gained_of(d: Mapping[str, Any]) -> Gained:
+def gained_of(d: Mapping[str, Any]) -> GainResult:
     """The value from its JSON form."""
     sizes = tuple(
         AtSize({k: tuple(v) for k, v in s["shapes"].items()}, s["before_ms"], s["after_ms"]) for s in d["sizes"]
     )
-    tried = tuple(Tried(**t | {"kernels": tuple(t["kernels"]), "ratio": Ratio(**t["ratio"])}) for t in d["tried"])
-    return Gained(Ratio(**d["ratio"]), d["spread"], d["threads"], sizes, tried, tuple(d["slow"]), d["nodes"])
+    tried = tuple(KernelTrial(**t | {"kernels": tuple(t["kernels"]), "ratio": Ratio(**t["ratio"])}) for t in d["tried"])
+    return GainResult(Ratio(**d["ratio"]), d["spread"], d["threads"], sizes, tried, tuple(d["slow"]), d["nodes"])

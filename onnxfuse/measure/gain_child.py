@@ -21,7 +21,7 @@ import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure import ratios, turns
-from onnxfuse.measure.gain import FEWEST, LOST, AtSize, Gained, Tried
+from onnxfuse.measure.gain import FEWEST, LOST, AtSize, GainResult, KernelTrial
 from onnxfuse.measure.profile_child import KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, entries, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
@@ -233,7 +233,7 @@ def _timed_without(
     suspects: Sequence[str],
     shares: Mapping[str, float],
     until: float,
-) -> list[Tried]:
+) -> list[KernelTrial]:
     """Trials of the build without the suspects: without all of them and, while time remains, without each one."""
     sets = [tuple(suspects), *((op,) for op in suspects[: MOST_TRIED - 1] if len(suspects) > 1)]
     opened: list[Opened] = []
@@ -246,7 +246,9 @@ def _timed_without(
         return []
     times = [_mean(side) for side in _timed_in_turns([after, *opened], feeds, until)]
     return [
-        Tried(names, ratios.ratio(times[0], other), sum(shares.get(op, 0.0) for op in names), min(times[0]), min(other))
+        KernelTrial(
+            names, ratios.ratio(times[0], other), sum(shares.get(op, 0.0) for op in names), min(times[0]), min(other)
+        )
         for names, other in zip(sets, times[1:], strict=False)
     ]
 
@@ -254,10 +256,10 @@ def _timed_without(
 def _gained(
     times: Sequence[Sequence[Sequence[float]]],
     feeds: Sequence[engine.Feeds],
-    tried: Sequence[Tried],
+    tried: Sequence[KernelTrial],
     suspects: Sequence[str],
     threads: int,
-) -> Gained:
+) -> GainResult:
     before, after = (_mean(side) for side in times)
     again = ratios.ratio(before[::2], before[1::2]).value
     sizes = tuple(
@@ -265,7 +267,7 @@ def _gained(
         for at, each in enumerate(feeds)
     )
     found = ratios.ratio(before, after)
-    return Gained(found, max(again, 1.0 / again) - 1.0, threads, sizes, tuple(tried), tuple(suspects))
+    return GainResult(found, max(again, 1.0 / again) - 1.0, threads, sizes, tuple(tried), tuple(suspects))
 
 
 if __name__ == "__main__":

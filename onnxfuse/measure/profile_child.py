@@ -74,7 +74,7 @@ def typical_inputs(
 ) -> dict[str, engine.Array]:
     """Valid inputs of typical sizes, or the first set of the file `inputs`."""
     recipes = (feeds.TYPICAL, *feeds.RECIPES)
-    wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
+    wish = trial.InputRequest(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
     return trial.input_sets(session, wish).values[0]
 
 

@@ -39,7 +39,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Raced:
+class RaceResult:
     """Milliseconds of every run of an engine by turns, and the facts that it reported when it was ready.
 
     Turns with the same index are neighbours in time; all have the same number of runs.
@@ -60,7 +60,7 @@ class Raced:
 
 
 T = TypeVar("T")
-Enough = Callable[[Sequence[Raced]], bool]
+Enough = Callable[[Sequence[RaceResult]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def race(
     time_limit: float | None = None,
     enough: Enough = lambda raced: True,
     looks: int = 1,
-) -> list[Raced]:
+) -> list[RaceResult]:
     """Run each engine for about `duration` seconds or, if given, for `repeats` runs; `folder` is for sockets.
 
     Seconds are wall time, including waiting for a core on a busy machine. If the result is not `enough`, measuring
@@ -108,7 +108,7 @@ def race(
     """
     with _started(engines, folder, time_limit) as running:
         count = _count(running, warmup, repeats)
-        raced = [Raced((), each.facts) for each in running]
+        raced = [RaceResult((), each.facts) for each in running]
         for look in range(looks):
             raced = _continued(running, raced, count, duration * 2 ** max(0, look - 1), repeats)
             if repeats or enough(raced):
@@ -266,8 +266,8 @@ def _count(engines: Sequence[_Running], warmup: int, repeats: int | None) -> int
 
 
 def _continued(
-    engines: Sequence[_Running], raced: Sequence[Raced], count: int, duration: float, repeats: int | None
-) -> list[Raced]:
+    engines: Sequence[_Running], raced: Sequence[RaceResult], count: int, duration: float, repeats: int | None
+) -> list[RaceResult]:
     """The measurement continued by more turns, each round in an order of its own."""
     turns = [list(each.turns) for each in raced]
     until = time.monotonic() + duration * len(engines)
@@ -276,7 +276,7 @@ def _continued(
         left = count if repeats is None else min(count, repeats - sum(map(len, turns[0])))
         for at in order_of_round(len(engines), number):
             turns[at].append(tuple(engines[at].times(left)))
-    return [Raced(tuple(found), each.facts) for found, each in zip(turns, raced, strict=True)]
+    return [RaceResult(tuple(found), each.facts) for found, each in zip(turns, raced, strict=True)]
 
 
 def _more_turns(turns: Sequence[Sequence[float]], until: float, repeats: int | None) -> bool:

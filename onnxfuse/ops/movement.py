@@ -101,7 +101,7 @@ def transpose(view: View) -> tuple[Definition, ...]:
     have = view.shape(0)
     perm = view.attr("perm", tuple(reversed(range(len(have)))))
     if sorted(perm) != list(range(len(have))):
-        raise view.refuse("E-INVALID", f"perm {tuple(perm)} is no permutation of {len(have)} dimensions")
+        raise view.refuse("E-INVALID", f"perm {tuple(perm)} is not a permutation of {len(have)} dimensions")
     axes = view.axes(tuple(have[p] for p in perm))
     index = [ZERO] * len(have)
     for a, p in zip(axes, perm, strict=True):

@@ -25,7 +25,7 @@ from onnxfuse.pipeline.rivals import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
 from onnxfuse.plan.known import KernelSample
-from onnxfuse.report.lock import Faster
+from onnxfuse.report.lock import FasterSchedule
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
 EACH = 8  # candidates of each contraction
@@ -46,7 +46,7 @@ class _Contraction:
 
 def faster_candidates(
     context: Context, b: Build, sampler: Sampler, sizes: Mapping[str, Mapping[str, int]]
-) -> list[Faster]:
+) -> list[FasterSchedule]:
     """Candidates that are faster than the usual ones of a scheduled build.
 
     `sizes` has values of symbols by operator type of the kernel; kernels with other symbols are left out.
@@ -97,7 +97,7 @@ def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: flo
     return KernelSample(kernel, own, dict(sizes), held, (seconds,))
 
 
-def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> Faster | None:
+def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
     """The fastest candidate, if it is clearly faster than the usual one; else None."""
     times = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):
@@ -108,20 +108,20 @@ def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -
     if usual is None or best == c.candidates[0] or times[best] > LESS * usual:
         return None
     before, after = (float(f"{seconds * 1e6:.5g}") for seconds in (usual, times[best]))
-    return Faster(c.part.op, c.places, c.candidates[0], best, before, after, taken=False)
+    return FasterSchedule(c.part.op, c.places, c.candidates[0], best, before, after, taken=False)
 
 
 def _mean(seconds: Sequence[float]) -> float:
     return exp(sum(map(log, seconds)) / len(seconds))
 
 
-def _marked(found: Iterable[Faster], which: Iterable[Faster]) -> tuple[Faster, ...]:
+def _marked(found: Iterable[FasterSchedule], which: Iterable[FasterSchedule]) -> tuple[FasterSchedule, ...]:
     """All candidates, with those marked that are taken."""
     chosen = set(which)
     return tuple(replace(each, taken=each in chosen) for each in found)
 
 
-def raced(race: Race, grouping: Grouping | None, found: Sequence[Faster]) -> tuple[Faster, ...]:
+def raced(race: Race, grouping: Grouping | None, found: Sequence[FasterSchedule]) -> tuple[FasterSchedule, ...]:
     """The candidates; taken are those with which the model is significantly faster: all, or the best single one."""
     if not found or race.late:
         return tuple(found)

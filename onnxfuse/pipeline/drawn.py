@@ -43,15 +43,17 @@ def _before(b: Build, groups: tuple[GroupResult, ...], sizes: Sizes) -> Picture:
         (Drawn(n.name, n.op, owner.get(n.name), layers[n.name], *costs[n.name]), n.reads, n.outputs)
         for n in graph.nodes
     ]
-    return picture(_held(graph, nodes, sizes), tuple(graph.inputs), tuple(graph.outputs))
+    return picture(_with_live_bytes(graph, nodes, sizes), tuple(graph.inputs), tuple(graph.outputs))
 
 
 def _after(b: Build, groups: Sequence[GroupResult], sizes: Sizes) -> Picture:
     graph = have(b.plan).graph
-    return picture(_held(graph, list(_in_order(b, groups, sizes)), sizes), tuple(graph.inputs), tuple(graph.outputs))
+    return picture(
+        _with_live_bytes(graph, list(_in_order(b, groups, sizes)), sizes), tuple(graph.inputs), tuple(graph.outputs)
+    )
 
 
-def _held(graph: Graph, nodes: Sequence[Wired], sizes: Sizes) -> Iterator[Wired]:
+def _with_live_bytes(graph: Graph, nodes: Sequence[Wired], sizes: Sizes) -> Iterator[Wired]:
     """The nodes with what values take while each of them runs; as they are where the size of one is not known."""
     taken = {value: bytes_of(graph, value, sizes) for _, _, made in nodes for value in made if value}
     known = {value: size for value, size in taken.items() if size is not None}
@@ -60,7 +62,7 @@ def _held(graph: Graph, nodes: Sequence[Wired], sizes: Sizes) -> Iterator[Wired]
         return
     wires = [(Wire(n.name, n.op, tuple(reads), tuple(filter(None, made))), 0.0) for n, reads, made in nodes]
     for (node, reads, made), step in zip(nodes, timeline(wires, known, graph.outputs), strict=True):
-        yield replace(node, held=step.bytes), reads, made
+        yield replace(node, live_bytes=step.bytes), reads, made
 
 
 def _in_order(b: Build, groups: Sequence[GroupResult], sizes: Sizes) -> Iterator[Wired]:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from onnxfuse.build.cache import Cache
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.measure import ratios
-from onnxfuse.measure.gain import CROWDED, Gained, Tried, gained_of, seconds_needed
+from onnxfuse.measure.gain import CROWDED, GainResult, KernelTrial, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described
 from onnxfuse.pipeline.guided import dropped
@@ -73,7 +73,7 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
         return _without(b, lost)
     made = _gain(found)
     context.tell("gain", {**asdict(made), "cached": cached})
-    b = replace(b, gain=made, notes=(*b.notes, *_loses(b, found)))
+    b = replace(b, gain=made, notes=(*b.notes, *_loses(found)))
     return replace(b, groups=tuple(_timed(context, b, found.nodes)))
 
 
@@ -98,7 +98,7 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + more
 
 
-def _loses(b: Build, found: Gained) -> Iterable[str]:
+def _loses(found: GainResult) -> Iterable[str]:
     """The message about a result that is slower than the original."""
     if found.ratio.value < 1.0:
         sure = "is" if found.ratio.high < 1.0 else "may be"
@@ -106,7 +106,7 @@ def _loses(b: Build, found: Gained) -> Iterable[str]:
         yield f"the result {sure} slower than the original, {found.ratio.value:.2f}x{kernels}"
 
 
-def _choices(b: Build, found: Gained) -> Iterable[Choice]:
+def _choices(b: Build, found: GainResult) -> Iterable[Choice]:
     """The measurements without some kernels, and the kernels that are dropped.
 
     Of kernels that lose together, those that significantly win alone are kept. If the whole build is slower and no
@@ -122,10 +122,10 @@ def _choices(b: Build, found: Gained) -> Iterable[Choice]:
     if found.loses:
         first = found.sizes[0]
         ops = tuple(sorted({p.op for p in b.all_parts}))
-        yield _choice(b, Tried(ops, found.ratio.inverse, 1.0, first.after_ms, first.before_ms), set(ops))
+        yield _choice(b, KernelTrial(ops, found.ratio.inverse, 1.0, first.after_ms, first.before_ms), set(ops))
 
 
-def _choice(b: Build, tried: Tried, out: set[str]) -> Choice:
+def _choice(b: Build, tried: KernelTrial, out: set[str]) -> Choice:
     kept = not out.issuperset(tried.kernels)
     nodes = tuple(n.name for p in b.all_parts if p.op in tried.kernels for n in p.group.nodes)
     low, high = (float(f"{x:.4g}") if x < 1e9 else None for x in (tried.ratio.inverse.low, tried.ratio.inverse.high))
@@ -137,7 +137,7 @@ def _milliseconds(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _gain(found: Gained) -> Gain:
+def _gain(found: GainResult) -> Gain:
     first = found.sizes[0]
     return Gain(
         before_ms=first.before_ms,
@@ -158,14 +158,14 @@ def _gain(found: Gained) -> Gain:
 
 def _found(
     context: Context, calls: Calls, b: Build, sizes: list[dict[str, int]], cache: Cache | None, key: str
-) -> tuple[Gained, bool]:
+) -> tuple[GainResult, bool]:
     """The measured gain, and whether it came from the cache."""
     options = context.options
     known = recalled(cache, key, gained_of)
     if known is not None:
         return known, True
     seconds = _seconds(context, b, len(sizes))
-    found: Gained = calls.measure_gain(
+    found: GainResult = calls.measure_gain(
         context.original,
         b.files[-1],
         library=have(b.library).path,

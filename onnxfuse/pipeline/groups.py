@@ -29,7 +29,7 @@ from onnxfuse.ops.spec import REPORT, define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
-from onnxfuse.report.result import GroupResult, WayResult
+from onnxfuse.report.result import CandidateTime, GroupResult
 from onnxfuse.target import Target
 
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
@@ -131,19 +131,19 @@ def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
 
 def narrowed_ops(b: Build) -> frozenset[str]:
     """Operator types that read or write values with a storage dtype narrower than the graph's dtype."""
-    pairs = [(part, have(each.plan).held) for each in b.everywhere() for part in each.parts]
-    return frozenset(part.op for part, held in pairs if held.keys() & {*part.group.inputs, *part.group.outputs})
+    pairs = [(part, have(each.plan).storage_types) for each in b.everywhere() for part in each.parts]
+    return frozenset(part.op for part, narrow in pairs if narrow.keys() & {*part.group.inputs, *part.group.outputs})
 
 
-def roundings(parts: Iterable[Part], held: Container[str] = ()) -> dict[str, float]:
+def roundings(parts: Iterable[Part], narrowed: Container[str] = ()) -> dict[str, float]:
     """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number.
 
-    Kernel and body both round results of operator types in `held`, but may round to different neighbours.
+    Kernel and body both round results of operator types in `narrowed`, but may round to different neighbours.
     """
     kernels = {part.op: part.kernel for part in parts if part.kernel is not None}
     found = {op: [p.left.epsilon / 2 for p in products_of([kernel]) if p.rounds] for op, kernel in kernels.items()}
     for op, kernel in kernels.items():
-        found[op] += [p.dtype.epsilon / 2 for p in kernel.outputs if op in held and p.dtype.floating]
+        found[op] += [p.dtype.epsilon / 2 for p in kernel.outputs if op in narrowed and p.dtype.floating]
     return {op: max(each) for op, each in found.items() if each}
 
 
@@ -287,8 +287,8 @@ def _described(
     )
 
 
-def _choice_results(choice: Choice) -> tuple[WayResult, ...]:
-    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
+def _choice_results(choice: Choice) -> tuple[CandidateTime, ...]:
+    return tuple(CandidateTime(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
 
 
 def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:

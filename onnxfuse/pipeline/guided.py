@@ -230,10 +230,10 @@ def _connected(b: Build) -> list[frozenset[str]]:
 
     for each in b.everywhere():
         layouts = each.plan.layouts if each.plan is not None else {}
-        held = each.plan.held if each.plan is not None else {}
+        narrow = each.plan.storage_types if each.plan is not None else {}
         for p in each.parts:
             for value in (*p.group.inputs, *p.group.outputs):
-                if value in held or (value in layouts and layouts[value].steps):
+                if value in narrow or (value in layouts and layouts[value].steps):
                     home[root(p.op)] = root(f"value {value}")
     found: dict[str, set[str]] = {}
     for p in b.all_parts:

@@ -66,7 +66,7 @@ class Keys:
         """The cache level from which a sample reads its weights in a run of the model."""
         target: Any = predicting(self.context)
         own = weights_of(sample)
-        size = max(own, sample.round_bytes) if own > SMALL else own
+        size = max(own, sample.run_weight_bytes) if own > SMALL else own
         return NEAR if size <= target.l2_bytes * HELD else FURTHER if size <= target.l3_bytes * HELD else FARTHEST
 
 

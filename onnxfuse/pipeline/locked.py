@@ -14,7 +14,7 @@ from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.known import Keys, database_of
 from onnxfuse.pipeline.state import Build, Context, Substitutions, have
 from onnxfuse.report.document import host
-from onnxfuse.report.lock import PLANNED, Faster, Lock, deciding, lock_in, lock_text, read_lock
+from onnxfuse.report.lock import PLANNED, FasterSchedule, Lock, deciding, lock_in, lock_text, read_lock
 
 _MEASURE = "measure again with --profile-guided, or with tune"
 
@@ -65,7 +65,7 @@ def _grouped(b: Build, lock: Lock) -> Build:
     )
 
 
-def substitutions_of(found: Iterable[Faster]) -> dict[str, Substitutions]:
+def substitutions_of(found: Iterable[FasterSchedule]) -> dict[str, Substitutions]:
     """The substituted schedule candidates that a lock takes, by the operator types of the usual kernels."""
     substitutions: dict[str, Substitutions] = {}
     for each in found:

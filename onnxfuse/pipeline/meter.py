@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from onnxfuse.errors import BudgetError, UsageError
-from onnxfuse.runtime.memory import held_by_tree
+from onnxfuse.runtime.memory import resident_of_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
 _GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for
@@ -123,7 +123,7 @@ class Meter:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._builder), ctypes.py_object(Over))
 
     def _look(self) -> None:
-        self.peak = max(self.peak, held_by_tree(os.getpid()))
+        self.peak = max(self.peak, resident_of_tree(os.getpid()))
 
 
 def size_of(text: str) -> int:
@@ -138,5 +138,5 @@ def size_of(text: str) -> int:
     except (ValueError, OverflowError):
         count = 0
     if count <= 0:
-        raise UsageError(f"optimize: {text} is no size", hint="for example --memory-budget 8GB")
+        raise UsageError(f"optimize: {text} is not a size", hint="for example --memory-budget 8GB")
     return count

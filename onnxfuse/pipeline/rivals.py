@@ -17,10 +17,10 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.locked import text_of_lock
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.report.lock import Faster, Lock, Rival, deciding
+from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 
 Grouping = tuple[tuple[str, ...], ...]
-Locked: TypeAlias = "tuple[Grouping | None, tuple[Faster, ...]]"  # what a lock says of groups and ways
+Locked: TypeAlias = "tuple[Grouping | None, tuple[FasterSchedule, ...]]"  # what a lock says of groups and ways
 USUALLY: Locked = (None, ())
 MOST = 6  # kinds of areas that are raced, those first in which most time is at stake
 DURATIONS = (1.0, 8.0)  # seconds for which each model runs; longer where the first were not enough
@@ -96,7 +96,7 @@ def _sharing(
     return [(tuple(mine), tuple(theirs)) for mine, theirs in found.values()]
 
 
-def raced(race: Race, before: Grouping, areas: Sequence[Areas]) -> tuple[list[Rival], Grouping | None]:
+def raced(race: Race, before: Grouping, areas: Sequence[Areas]) -> tuple[list[Alternative], Grouping | None]:
     """The effect of each kind of area on the time of the whole model, and the plan with the significantly faster ones.
 
     That plan is None if it is the usual one.
@@ -127,12 +127,12 @@ def _all(areas: Iterable[Areas], grouping: Grouping) -> Grouping:
     return grouping
 
 
-def _rival(b: Build, areas: Areas, ratio: ratios.Ratio, ms: tuple[float, float], *, taken: bool) -> Rival:
+def _rival(b: Build, areas: Areas, ratio: ratios.Ratio, ms: tuple[float, float], *, taken: bool) -> Alternative:
     ops = {n.name: n.op for each in b.everywhere() for n in have(each.plan).graph.nodes}
     new, old = (tuple(" ".join(ops.get(n, n) for n in g) for g in side) for side in areas.instead[0])
     saved, *figures = (float(f"{x:.5g}") for x in (areas.seconds * 1e3, *ms, ratio.value, ratio.low, ratio.high))
     before, after, value, low, high = figures
-    return Rival(new, old, len(areas.instead), saved, before, after, value, low, min(high, 1e9), taken)
+    return Alternative(new, old, len(areas.instead), saved, before, after, value, low, min(high, 1e9), taken)
 
 
 @dataclass(frozen=True, slots=True)

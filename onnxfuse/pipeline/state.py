@@ -175,7 +175,7 @@ def check_options(options: Options) -> None:
         try:
             re.compile(pattern)
         except re.error as problem:
-            raise UsageError(f"options: {pattern} is no regular expression: {problem}", hint="correct it") from None
+            raise UsageError(f"options: {pattern} is not a regular expression: {problem}", hint="correct it") from None
 
 
 def hinted(texts: Sequence[str]) -> list[dict[str, int]]:

@@ -178,7 +178,11 @@ def _lowered(context: Context, calls: Calls, b: Build) -> Build:
 def _key(made: Plan, group: Group) -> tuple[object, ...]:
     """What decides the kernel of a group, besides the graph."""
     ends = (*group.inputs, *group.outputs)
-    return (tuple(n.outputs for n in group.nodes), ends, tuple((made.layout(v), made.held.get(v)) for v in ends))
+    return (
+        tuple(n.outputs for n in group.nodes),
+        ends,
+        tuple((made.layout(v), made.storage_types.get(v)) for v in ends),
+    )
 
 
 def check_lowered(b: Build) -> None:

@@ -37,7 +37,7 @@ from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
 from onnxfuse.plan.known import KernelSample, Sample
 from onnxfuse.plan.price import Samples
-from onnxfuse.report.lock import Faster, Lock, Rival, deciding
+from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
 CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
@@ -67,8 +67,8 @@ class Tuned:
     samples: tuple[SampleResult, ...]
     problems: tuple[str, ...]
     changed: bool  # whether measured prices gave another plan than predictions did
-    rivals: tuple[Rival, ...]
-    ways: tuple[Faster, ...]
+    rivals: tuple[Alternative, ...]
+    ways: tuple[FasterSchedule, ...]
     seconds: float
 
 
@@ -121,7 +121,7 @@ class _Tuning:
     ) -> None:
         database = database_of(context)
         if database is None:
-            raise UsageError("tune: there is no place to keep what is measured", hint="leave out --no-cache and --arch")
+            raise UsageError("tune: there is no cache folder for measurements", hint="leave out --no-cache and --arch")
         self.context, self.calls, self.samples, self.mine, self.until = context, calls, samples, mine, until
         self.database, self.threads, self.keys = database, threads, Keys(context)
         now = time.monotonic()
@@ -168,7 +168,7 @@ class _Tuning:
         for names in sets:
             yield from self.samples.at.get(self.samples.sets.get(names), ())
 
-    def _raced(self, race: Race, usual: Build, others: Iterable[Build]) -> tuple[list[Rival], Grouping | None]:
+    def _raced(self, race: Race, usual: Build, others: Iterable[Build]) -> tuple[list[Alternative], Grouping | None]:
         """The areas in which plans differ from the usual one, measured in the whole model, and the plan of the best."""
         before = grouping_of(usual)
         kinds: dict[Any, Areas] = {}
@@ -177,7 +177,7 @@ class _Tuning:
                 kinds.setdefault(area.kind, area)
         return raced(race, before, list(kinds.values()))
 
-    def _ways(self, race: Race, grouping: Grouping | None) -> list[Faster]:
+    def _ways(self, race: Race, grouping: Grouping | None) -> list[FasterSchedule]:
         """Schedule candidates of a plan's contractions that are faster than the usual ones, kernel by kernel."""
         now = time.monotonic()
         self.sampler.until = now + (self.until - now) * (1 - RACES)
@@ -196,7 +196,9 @@ class _Tuning:
         predicted = samples[0].seconds[0] if samples else 0.0
         return form, price[0] if isinstance(price, tuple) else predicted
 
-    def _kept(self, b: Build, rivals: Iterable[Rival], grouping: Grouping | None, ways: tuple[Faster, ...]) -> str:
+    def _kept(
+        self, b: Build, rivals: Iterable[Alternative], grouping: Grouping | None, ways: tuple[FasterSchedule, ...]
+    ) -> str:
         """The text of the lock, which the database keeps too."""
         source: Any = have(b.loaded).source
         options = deciding(self.mine.options)

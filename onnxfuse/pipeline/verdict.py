@@ -79,7 +79,9 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if verdict.ok and not b.copy and (said := _unable(context)):
         b = replace(b, notes=(*b.notes, f"not verified: {said}"))
     facts = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
-    context.tell("verify", facts | {"inputs": verdict.inputs, "message": verdict.message, "told": verdict.told})
+    context.tell(
+        "verify", facts | {"inputs": verdict.inputs, "message": verdict.message, "informational": verdict.informational}
+    )
     if verdict.ok is False and not b.copy:
         suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []
         if suspects or options.verify is None:
@@ -207,8 +209,8 @@ def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iter
     """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
     settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
-    held = narrowed_ops(b)
-    settings |= {"roundings": roundings(b.all_parts, held), "held": held}
+    narrowed = narrowed_ops(b)
+    settings |= {"roundings": roundings(b.all_parts, narrowed), "narrowed": narrowed}
     if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
         with suppress(DeviceError):
             yield from calls.verify_groups(b.files[-1], library, **settings)

@@ -81,7 +81,7 @@ class _Predictor:
         self.plan = have(b.plan)
         self.backend, self.target = context.backend, predicting(context)
         constants = self.plan.graph.constants
-        self.held = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
+        self.weight_bytes = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
         self.decoded = decoded_weights(self.plan.graph, ROWS)
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
@@ -124,9 +124,9 @@ class _Predictor:
                 continue
             transposed = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
             for machine in self.backend.points(self.target):
-                cost = self.backend.kernel_cost(kernel, machine, graph.constants, self.held, symbols)
+                cost = self.backend.kernel_cost(kernel, machine, graph.constants, self.weight_bytes, symbols)
                 if cost is not None:
-                    nodes = self.backend.group_seconds(part.group.nodes, tensors, machine, self.held)
+                    nodes = self.backend.group_seconds(part.group.nodes, tensors, machine, self.weight_bytes)
                     yield Times(cost.seconds, nodes, sum(self._transposing(t, machine) for t in transposed))
 
     def _transposing(self, t: Tensor, target: Target) -> float:

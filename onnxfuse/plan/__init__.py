@@ -45,9 +45,9 @@ def plan(
     kinds = {i: k for i, k in kinds.items() if i not in left}
     planner = Planner(graph, kinds, rows, options, legality, costing)
     made = _chosen(planner, options.strategy or USUAL, grouping)
-    held = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
+    storage_types = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
-    return replace(made, decisions=tuple(decisions), held=held)
+    return replace(made, decisions=tuple(decisions), storage_types=storage_types)
 
 
 def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None) -> Plan:

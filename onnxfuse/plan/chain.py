@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cost import OVERLAP, ROUND
+from onnxfuse.cost import OVERLAP, REUSABLE
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
@@ -88,7 +88,7 @@ def chain_refusal(
             f"{op} is another product with weights: one kernel for both is considered for static sizes only",
         )
     held = sum(c.bytes for c in graph.constants.values())
-    if held <= target.l3_bytes * ROUND:
+    if held <= target.l3_bytes * REUSABLE:
         return (
             "E-COST",
             f"the model's {held >> 10} KB of weights stay in the shared cache: one kernel for both saves nothing",

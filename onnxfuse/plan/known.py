@@ -13,7 +13,7 @@ from onnxfuse.ir.kernel import Kernel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSample:
-    """A kernel with its constants and the values of its symbols; `round_bytes`: all weights of the model.
+    """A kernel with its constants and the values of its symbols; `run_weight_bytes`: all weights of the model.
 
     `seconds` are the predictions for each machine.
     """
@@ -21,7 +21,7 @@ class KernelSample:
     kernel: Kernel
     constants: Mapping[str, Constant]
     symbols: Mapping[str, int]
-    round_bytes: float
+    run_weight_bytes: float
     seconds: tuple[float, ...] = ()
 
 
@@ -30,7 +30,7 @@ class NodeSample:
     """A node that stays with the runtime, as a call with known sizes; `node` and `graph` are given if it can be run."""
 
     call: Call
-    round_bytes: float
+    run_weight_bytes: float
     opset: int
     node: Node | None = None
     graph: Graph | None = field(default=None, repr=False)

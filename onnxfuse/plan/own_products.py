@@ -116,7 +116,7 @@ class _Selection:
         if s is None or s.rows <= MOST_ROWS:
             return None
         plain, norm = (
-            self._our_seconds(Sizes(s.batch, s.rows, s.columns, s.depth, s.held, False, n)) for n in (0, NUMBERS)
+            self._our_seconds(Sizes(s.batch, s.rows, s.columns, s.depth, s.dtype, False, n)) for n in (0, NUMBERS)
         )
         runtime_seconds = self._runtime_seconds(i)
         return (

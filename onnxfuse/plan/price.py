@@ -84,7 +84,7 @@ class Prices:
 
     def __init__(self, scope: Scope, costing: Costing) -> None:
         self.scope, self.costing = scope, costing
-        self.held = float(sum(c.bytes for c in scope.graph.constants.values()))
+        self.weight_bytes = float(sum(c.bytes for c in scope.graph.constants.values()))
         self.forms = Forms(scope)
         self.sizes = [s for s in sizes_of(scope.graph, FEW_SIZES) if self._possible(s)]
         self.layouts = layouts_of(scope.graph, [scope.group((i,)) for i in sorted(scope.kinds)], scope.by_name)
@@ -104,16 +104,16 @@ class Prices:
 
     def of(self, nodes: Set) -> Seconds | None:
         """Seconds of a legal set as a kernel among kernels; None if it has no kernel, or the price is unknown."""
-        found = self.told(nodes)
+        found = self.outcome(nodes)
         return found if isinstance(found, tuple) else None
 
-    def told(self, nodes: Set) -> Priced:
+    def outcome(self, nodes: Set) -> Priced:
         """Like `of`, but with the refusal if a later stage refuses the set."""
         if nodes not in self._sets:
             self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts)
         return self._sets[nodes]
 
-    def left(self, node: int) -> Seconds | None:
+    def in_runtime(self, node: int) -> Seconds | None:
         """Seconds of a node that stays with the runtime, among kernels; None if unknown."""
         if node not in self._left:
             n, samples = self.scope.nodes[node], self.costing.memo.samples
@@ -141,7 +141,7 @@ class Prices:
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
-        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.left(i) is not None]
+        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.in_runtime(i) is not None]
         nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
         return summed([*parts, nodes, self._transposing(rest, inside)], self.points)
 
@@ -176,11 +176,14 @@ class Prices:
                 symbols = symbols_at(kernel, shapes) if sizes else {}
             except SymbolUnknown:
                 return None
-            costs = [self.costing.kernel_cost(kernel, m, constants, self.held, symbols) for m in self.costing.machines]
+            costs = [
+                self.costing.kernel_cost(kernel, m, constants, self.weight_bytes, symbols)
+                for m in self.costing.machines
+            ]
             seconds = tuple(c.seconds for c in costs if c is not None)
             if len(seconds) < len(costs):
                 return None
-            samples.append(KernelSample(kernel, constants, symbols, self.held, seconds))
+            samples.append(KernelSample(kernel, constants, symbols, self.weight_bytes, seconds))
             found += self._known(samples[-1], key)
         if memo.samples is not None:
             memo.samples.at[key] = tuple(samples)
@@ -218,8 +221,8 @@ class Prices:
         single = nodes[0] if len(nodes) == 1 else None
         found = []
         for call in calls_of(nodes, tensors):
-            seconds = tuple(costing.node_seconds(call, machine, self.held) for machine in costing.machines)
-            found.append(NodeSample(call, self.held, graph.opset, single, graph, seconds))
+            seconds = tuple(costing.node_seconds(call, machine, self.weight_bytes) for machine in costing.machines)
+            found.append(NodeSample(call, self.weight_bytes, graph.opset, single, graph, seconds))
         return found
 
     def _transposing(self, left: Iterable[int], inside: Container[int]) -> Seconds:

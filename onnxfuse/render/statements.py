@@ -46,7 +46,7 @@ class Printer(c_family.Printer):
         """A call of a function in a header."""
         match s:
             case RowPointer():
-                self.point(s)
+                self.row_pointer(s)
             case Tile():
                 self.tile(s)
             case Pack():
@@ -147,7 +147,7 @@ class Printer(c_family.Printer):
                 f"[&](i64 {lane}) HOLE {{ return {name} + {at}; }});"
             )
 
-    def point(self, s: RowPointer) -> None:
+    def row_pointer(self, s: RowPointer) -> None:
         """The row pointers of a tile."""
         row = identifier(s.row.name)
         if not s.even:

@@ -1,1 +1,1 @@
-"""What a build says about itself: the JSON result of a run, and the manifest that travels with a model."""
+"""Results of verbs as JSON, manifests, lock files, and pages in HTML and Markdown."""

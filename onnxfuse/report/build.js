@@ -188,7 +188,7 @@ roofline(document.getElementById("roofline"), data.drawing.peaks, [{ name: "kern
     click: () => tell({ name: g.name, op: g.kernel, kernel: g.name }) })) }]);
 
 const runs = ["before", "after"].map((side) => {
-  const ran = data.drawing[side].nodes.filter((n) => n.held !== null && n.held !== undefined);
-  return { name: side, steps: ran.map((n, at) => [(100 * at) / Math.max(1, ran.length - 1), n.held, n.name || n.op]) };
+  const ran = data.drawing[side].nodes.filter((n) => n.live_bytes !== null && n.live_bytes !== undefined);
+  return { name: side, steps: ran.map((n, at) => [(100 * at) / Math.max(1, ran.length - 1), n.live_bytes, n.name || n.op]) };
 });
 memory(document.getElementById("memory"), runs, "% of the nodes of one run");

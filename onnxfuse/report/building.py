@@ -1,4 +1,4 @@
-"""What a page says of a build: of `optimize`, and of `explain`."""
+"""The page of a build, for `optimize` and `explain`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def optimize(d: Document) -> Page:
 
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
-    """What is looked for first."""
+    """The figures at the top of the page."""
     ours, theirs = (_sum(d["groups"], key) for key in ("predicted_ms", "runtime_ms"))
     found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
     if not found and ours and theirs:
@@ -72,7 +72,7 @@ def _gain(gain: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _kernels(d: Document) -> Table:
-    """A row for each distinct kernel, those that take longest first: figures of one call, times of all calls."""
+    """A row for each distinct kernel, by descending time; flops and bytes are of one call, times of all calls."""
     calls: dict[str, list[Mapping[str, Any]]] = {}
     for g in d["groups"]:
         calls.setdefault(g["kernel"], []).append(g)
@@ -97,7 +97,7 @@ def _kernels(d: Document) -> Table:
 
 
 def _sum(groups: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    """Milliseconds of all; None where one is not known, as in results of earlier versions."""
+    """The sum of milliseconds; None if one is missing, as in results of earlier versions."""
     values = [g.get(key) for g in groups]
     return None if None in values else sum(each or 0.0 for each in values)
 

@@ -1,4 +1,4 @@
-"""What every JSON result begins with, and what JSON cannot hold made fit for it."""
+"""The common fields of JSON results, and conversion of values to what JSON can represent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
 
 
 def envelope(command: str) -> dict[str, Any]:
-    """The first fields of a result: what made it, and where."""
+    """The common fields of a result: schema, command, versions and machine."""
     return {
         "schema_version": SCHEMA_VERSION,
         "command": command,
@@ -27,7 +27,7 @@ def envelope(command: str) -> dict[str, Any]:
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ValueError, also where it is nested too deeply."""
+    """Parse a JSON text. Raises ValueError, also if it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -35,7 +35,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def version(package: str) -> str | None:
-    """The version of an installed package, None when it is not installed."""
+    """The version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -43,7 +43,7 @@ def version(package: str) -> str | None:
 
 
 def host() -> dict[str, Any]:
-    """What a reader of figures needs to know of this machine."""
+    """The CPU, cores, system and Python of this machine."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -61,7 +61,7 @@ def _cpu() -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: tuples as lists, infinities and NaN as null.
+    """A value as JSON can represent it: tuples as lists, infinities and NaN as null.
 
     >>> plain({"a": (1, float("inf"))})
     {'a': [1, None]}

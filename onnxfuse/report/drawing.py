@@ -1,33 +1,33 @@
-"""The graph of a build as a page draws it: the model as it was loaded, and as it is with its kernels."""
+"""The graphs that a page draws: the loaded model, and the model with kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-INPUT, OUTPUT = "input", "output"  # what stands for an input or output of the model
+INPUT, OUTPUT = "input", "output"  # operators of the nodes drawn for inputs and outputs of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A node of a picture; `kernel` names the node of the result that computes it, None where the runtime does.
+    """A node of a drawn graph; `kernel` is the name of the fused node that computes it, None if the runtime does.
 
-    Figures are of one run, None where sizes are symbols: `flops`, `bytes` of what it reads and makes, weights included,
-    and `held`, the bytes of all values that are still to be read when it has run.
+    Figures are of one run, None for symbolic sizes: `flops`; `bytes` read and written, weights included; and `held`,
+    the bytes of all values that are live after the node.
     """
 
     name: str
     op: str
     kernel: str | None = None
-    layer: str = ""  # of the model, as names tell it
+    layer: str = ""  # of the model, derived from node names
     flops: int | None = None
     bytes: int | None = None
-    held: int | None = None
+    live_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Nodes in topological order, and which of them, by number, give values to which."""
+    """Nodes in topological order, and edges (producer, consumer) between their indices."""
 
     nodes: tuple[Drawn, ...]
     edges: tuple[tuple[int, int], ...]
@@ -51,9 +51,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Both pictures, and what is known of their nodes beside `GroupResult` and `Refusal`.
+    """Both graphs, and facts about their nodes that are not in `GroupResult` and `Refusal`.
 
-    `listings` are by operator type, `peaks` what the machine class reaches: GFLOP/s and GB/s by name.
+    `listings` are by operator type; `peaks` are those of the machine class, GFLOP/s and GB/s by name.
     """
 
     before: Picture
@@ -63,11 +63,11 @@ class Drawing:
     peaks: Mapping[str, float] = field(default_factory=dict)
 
 
-Wired = tuple[Drawn, Sequence[str], Sequence[str]]  # with the values that it reads and makes
+Wired = tuple[Drawn, Sequence[str], Sequence[str]]  # with its inputs and outputs
 
 
 def picture(nodes: Iterable[Wired], inputs: Sequence[str], outputs: Sequence[str]) -> Picture:
-    """A picture of nodes in topological order, between inputs and outputs of the model.
+    """A graph to draw, from nodes in topological order and the inputs and outputs of the model.
 
     >>> picture([(Drawn("n", "Abs"), ["x"], ["y"])], ["x"], ["y"]).edges
     ((0, 1), (1, 2))

@@ -1,7 +1,7 @@
-"""The lock file: which areas of a model were measured to be faster as kernels, so that a later build need not measure.
+"""The lock file: choices made by measurement, so that later builds repeat them without measuring.
 
-It holds what the build was of (model, options, machine class), what it became (the domain, a digest of its kernels),
-and every choice with its two times. Equal choices replayed on an equal model give equal bytes.
+It has the inputs of the build (model, options, machine class), its result (the domain, which contains a digest of the
+kernels), and every choice with the measured times. The same choices for the same model give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from onnxfuse.config import USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.report.document import SCHEMA_VERSION, parsed, version
 
-_MAKE = "--profile-guided makes one, and so does tune"
+_MAKE = "--profile-guided or tune writes one"
 # Options that decide what is fused.
 DECIDING = (
     "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node", "fast_math",
     "precision", "winograd",
 )  # fmt: skip
-PLANNED = ("strategy", "plan_budget")  # those of them by which groups are chosen
+PLANNED = ("strategy", "plan_budget")  # those of them that decide how groups are chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Kernels measured in the whole model: milliseconds of a run with them, and with function bodies in their place.
+    """Kernels measured in the whole model: milliseconds of a run with them, and with function bodies instead.
 
-    `nodes` are those of the rewritten graph, which stay with the runtime where the kernels were not `kept`; `spread` is
-    how far the model with them was from itself.
+    `nodes` are those of the rewritten graph, which stay with the runtime unless the kernels were `kept`; `spread` is
+    the relative spread between repetitions of the same model.
     """
 
     kernels: tuple[str, ...]
@@ -39,17 +39,17 @@ class Choice:
     without_ms: float
     spread: float
     kept: bool
-    low: float | None = None  # of the time without to the time with them, with 95 % confidence; None: not known
+    low: float | None = None  # 95 % confidence interval of without_ms / with_ms; None: unknown
     high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """Groups that were measured in the whole model in the place of those that anchors makes, all of one kind at once.
+class Alternative:
+    """Groups that were measured in the whole model instead of those of `anchors`, in all equal areas at once.
 
-    `groups` and `instead_of` are operators of a group each, `places` how many such areas there are, which prices say
-    save so many milliseconds. The other times are of the whole model, `ratio` is the first to the second one. What is
-    `taken` is in the plan.
+    `groups` and `instead_of` have the operators of each group; `places` is the number of equal areas, and
+    `predicted_ms` the predicted saving. The other times are of the whole model, `ratio` is before / after. Groups that
+    are `taken` are in the plan.
     """
 
     groups: tuple[str, ...]
@@ -65,11 +65,11 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Faster:
-    """A way through a contraction that took less time than that which is predicted best.
+class FasterSchedule:
+    """A schedule candidate of a contraction that was measured to be faster than the one predicted best.
 
-    `kernel` is the operator of the kernel as predictions make it, at so many `places` of the model. Times are of the
-    kernel alone, the mean over all numbers of threads. What is `taken` made the whole model faster too.
+    `kernel` is the operator type of the kernel as scheduled by predictions, which occurs at `places` of the model.
+    Times are of the kernel by itself, averaged over numbers of threads. If `taken`, it made the whole model faster.
     """
 
     kernel: str
@@ -83,19 +83,19 @@ class Faster:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock file as a value; `domain` is that of the library it led to, "" where nothing was left to fuse."""
+    """The content of a lock file; `domain` is that of the library, "" if nothing was fused."""
 
     model_sha256: str
     options: Mapping[str, Any]
     target: str
     domain: str | None  # None: no library was made
     choices: tuple[Choice, ...]
-    groups: tuple[tuple[str, ...], ...] | None = None  # names of nodes, where groups were measured; None: as planned
-    rivals: tuple[Rival, ...] = ()  # plans that were measured beside that of anchors
-    ways: tuple[Faster, ...] = ()  # through contractions
+    groups: tuple[tuple[str, ...], ...] | None = None  # node names of measured groups; None: as planned
+    rivals: tuple[Alternative, ...] = ()  # measured alternatives to groups of anchors
+    ways: tuple[FasterSchedule, ...] = ()  # measured schedule candidates of contractions
 
     def differs(self, model_sha256: str, options: Options, target: str) -> str:
-        """What a build has that the lock was not made for; "" where it fits."""
+        """How a build differs from the one that the lock is for; "" if it does not."""
         if self.model_sha256 != model_sha256:
             return f"the model has sha256 {model_sha256[:12]}, not {self.model_sha256[:12]}"
         if self.target != target:
@@ -103,17 +103,17 @@ class Lock:
         now = deciding(options)
         planned = PLANNED if self.groups is not None else ()  # such a build does not plan
         changed = [name for name in DECIDING if now[name] != self.options.get(name) and name not in planned]
-        return f"--{changed[0].replace('_', '-')} is another" if changed else ""
+        return f"--{changed[0].replace('_', '-')} has another value" if changed else ""
 
 
 def deciding(options: Options) -> dict[str, Any]:
-    """The options that decide what is fused, as JSON has them."""
+    """The options that decide what is fused, as JSON values."""
     found = {name: getattr(options, name) for name in DECIDING} | {"strategy": options.strategy or USUAL}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def lock_text(lock: Lock, machine: Mapping[str, Any]) -> str:
-    """The text of a lock file; `machine` says where it was measured, and decides nothing."""
+    """The text of a lock file; `machine` describes where it was measured, for information only."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "onnxfuse_version": version("onnxfuse") or "unknown",
@@ -124,7 +124,7 @@ def lock_text(lock: Lock, machine: Mapping[str, Any]) -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in a file. Raises UsageError where there is none."""
+    """Read a lock file. Raises UsageError for a file that is none."""
     try:
         return lock_in(path.read_text(encoding="utf-8"), str(path))
     except OSError as problem:
@@ -132,7 +132,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def lock_in(text: str, where: str) -> Lock:
-    """The lock in the text of a file. Raises UsageError where there is none."""
+    """Parse the text of a lock file. Raises UsageError for a text that is none."""
     try:
         d = parsed(text)
         if d["schema_version"] != SCHEMA_VERSION:
@@ -143,13 +143,13 @@ def lock_in(text: str, where: str) -> Lock:
         ways = tuple(_faster(each) for each in d.get("ways", ()))
         return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), domain, choices, groups, (), ways)
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"lock: {where} is no lock file", hint=_MAKE) from None
+        raise UsageError(f"lock: {where} is not a lock file", hint=_MAKE) from None
 
 
-def _faster(d: Mapping[str, Any]) -> Faster:
+def _faster(d: Mapping[str, Any]) -> FasterSchedule:
     kernel, instead_of, way = (str(d[key]) for key in ("kernel", "instead_of", "way"))
     before_us, after_us = (float(d[key]) for key in ("before_us", "after_us"))
-    return Faster(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
+    return FasterSchedule(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
 
 
 def _choice(d: Mapping[str, Any]) -> Choice:

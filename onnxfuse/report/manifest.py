@@ -1,4 +1,4 @@
-"""The manifest beside a model: what was made of what, and how any host loads it. Equal builds, equal bytes."""
+"""The manifest of an output model: kernels and their original nodes, and how to load it. It is reproducible."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def manifest(
     choices: Sequence[Mapping[str, Any]] = (),
     refusals: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made.
+    """The text of a manifest. `library` is the path of the library relative to the model.
 
-    `loading` says what it takes to load original and model.
-
-    `refusals` say why other nodes stay with the runtime. Where it was measured, `gain` and `choices` say what that
-    brought; a build that measures nothing has neither.
+    `build` has compiler and options, `loading` the cost of loading both models, and `refusals` why other nodes stay
+    with the runtime. `gain` and `choices` are those of builds that measure.
     """
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -50,9 +48,9 @@ def manifest(
 
 
 def loaders(model: str, library: str | None) -> dict[str, str]:
-    """For each language the lines that load a model with its library, from the folder in which the model is.
+    """For each language the lines that load a model with its library, to be run in the folder of the model.
 
-    Without the library the same model runs too, on ONNX Runtime's own operators.
+    Without a library, the lines that load the model by itself.
     """
     if library is None:
         return {name: text.format(model=_quoted(model)) for name, text in _WITHOUT.items()}
@@ -62,7 +60,7 @@ def loaders(model: str, library: str | None) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A string literal of all these languages."""
+    """A string literal that is valid in all these languages."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What a page says of runs of models: of `profile`, and of `verify`."""
+"""The pages of `profile` and `verify`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def profile(d: Document) -> Page:
 
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
-    """What is looked for first."""
+    """The figures at the top of the page."""
     found = [("times as fast", f"{d['speedup']:.2f}x")] if d["speedup"] is not None else []
     names_of = ["before", "after"] if len(d["models"]) > 1 else ["a run"]
     for name, m in zip(names_of, d["models"], strict=True):
@@ -48,7 +48,7 @@ def _headline(d: Document) -> tuple[tuple[str, str], ...]:
 
 
 def _drawn(d: Document) -> dict[str, Any] | None:
-    """What scripts draw, where nodes were looked at."""
+    """The data of the plots, if nodes were profiled."""
     if not d.get("drawing") or not any(m["ops"] for m in d["models"]):
         return None
     kept = ("name", "op_type", "flops", "bytes", "gflops", "time_ms")
@@ -61,13 +61,13 @@ def _peaks(d: Document) -> list[tuple[str, str]]:
     found = d.get("peaks")
     if not found:
         return []
-    how = "measured on this machine" if found["measured"] else "of this class of machines, not measured"
+    how = "measured on this machine" if found["measured"] else "of this machine class, not measured"
     best = f"{found['gflops']:.3g} GFLOP/s, {found['memory_gbps']:.3g} GB/s from memory, {found['threads']} threads"
     return [("at best", f"{best}, {how}")]
 
 
 def _sizes(d: Document) -> Table:
-    """A row for each set of sizes, where there are several."""
+    """A row for each set of sizes, if there are several."""
     found = d.get("sizes", ())
     rows = tuple(
         (
@@ -102,7 +102,7 @@ def _kernel_times(model: Mapping[str, Any]) -> Table:
 
 
 def _rates(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Rates of a kernel or node, and the share of what the machine does at best; earlier results have none."""
+    """GFLOP/s and GB/s of a kernel or node, and its share of the machine's peak; earlier results have none."""
     gflops, gbps, share = (each.get(key) for key in ("gflops", "gbps", "roof_share"))
     return count(gflops), count(gbps), "-" if share is None else f"{share * 100:.0f} %"
 

@@ -1,4 +1,4 @@
-"""A result as a page for people: facts and tables, as one HTML file that needs nothing else, or as Markdown."""
+"""A result as a page: facts, tables and plots, as a self-contained HTML file or as Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jinja2
 Format: TypeAlias = Literal["html", "markdown"]
 FORMATS: tuple[Format, ...] = ("html", "markdown")
 _GRAPHS = ("vendor/cytoscape.min.js", "vendor/dagre.min.js")  # with their licences beside them
-# The scripts of a page by the kind of what it draws, in their order.
+# The scripts of a page by the kind of its drawing, in order.
 _SCRIPTS = {
     "": (),
     "build": (*_GRAPHS, "common.js", "graph.js", "plots.js", "build.js"),
@@ -25,9 +25,9 @@ _MARKDOWN_ENDS = (".md", ".markdown")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a title. `right` are columns of figures; `shares` (0 to 1) are drawn in the last one.
+    """A table. `right` are the right-aligned columns; `shares` (0 to 1) are drawn as bars in the last column.
 
-    `finds` has for each row the nodes that it is about: a click on it shows them in the graph, on the side `finds_in`.
+    `finds` has the nodes of each row: a click on it shows them in the graph, on the side `finds_in`.
     """
 
     title: str
@@ -41,19 +41,19 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says: the headline, facts by name, tables, notes. HTML also shows what is `drawn`, by scripts."""
+    """The content of a page: headline, facts by name, tables, notes, and in HTML what scripts draw from `drawn`."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
-    ok: bool | None = None  # the answer, where the result is one
+    ok: bool | None = None  # the answer of verbs that answer a question
     headline: tuple[tuple[str, str], ...] = ()
-    drawn: Mapping[str, Any] | None = None  # its `kind`, and what scripts draw, as the JSON of the result has it
+    drawn: Mapping[str, Any] | None = None  # `kind`, and the data that scripts draw
 
 
 def format_of(path: str | Path) -> Format:
-    """The format that a file's name asks for.
+    """The format implied by the name of a file.
 
     >>> format_of("a/summary.md"), format_of("page.html")
     ('markdown', 'html')
@@ -62,7 +62,7 @@ def format_of(path: str | Path) -> Format:
 
 
 def text_of(page: Page, form: Format) -> str:
-    """The page in a format; equal pages, equal bytes."""
+    """The text of a page in a format. It is reproducible."""
     return _html(page) if form == "html" else "\n".join(_markdown(page)) + "\n"
 
 
@@ -111,7 +111,7 @@ _SPECIAL: Mapping[int, Any] = str.maketrans({c: f"\\{c}" for c in "\\|`*_<[]"})
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is.
+    """Text with Markdown's special characters escaped.
 
     >>> _plain("a|b *c*")
     'a\\\\|b \\\\*c\\\\*'

@@ -9,9 +9,10 @@ _FOLDER = Path(__file__).parent / "loaders"
 
 
 def programs(model: str, library: str | None) -> dict[str, str]:
-    """By file name a program of each language that loads a model, with its library where it has one.
+    """By file name, a program in each language that loads a model, with its library if it has one.
 
-    They are to lie two folders below the model, as `onnxfuse package` puts them, and take its folder as an argument.
+    They are meant to be two folders below the model, as in archives of `onnxfuse package`, or take its folder as an
+    argument.
     """
     found = {}
     for path in sorted(_FOLDER.iterdir()):

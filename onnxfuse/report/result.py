@@ -1,4 +1,4 @@
-"""The result of `optimize` as a value, and as the JSON document whose schema is docs/schema/optimize.json."""
+"""The result of `optimize`, and its JSON document (schema: docs/schema/optimize.json)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfuse.report.lock import Choice
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model that was read: `path` is None for standard input, `sha256` is of the file without external data."""
+    """The input model: `path` is None for standard input, `sha256` is that of the file without external data."""
 
     path: str | None
     sha256: str
@@ -23,7 +23,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What was written; None for what was not. `model` is "-" for standard output."""
+    """Paths of the files written; None for those that were not. `model` is "-" for standard output."""
 
     model: str | None = None
     library: str | None = None
@@ -33,8 +33,8 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class WayResult:
-    """A way to compute a part of a kernel, and the time that is predicted for that part."""
+class CandidateTime:
+    """A schedule candidate of a phase, and its predicted time."""
 
     way: str
     predicted_ms: float
@@ -42,7 +42,7 @@ class WayResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """A node of the output that runs in the library, and what it stands for."""
+    """A fused node of the output, which runs as a kernel, and its original nodes."""
 
     name: str
     kernel: str  # the operator type
@@ -54,14 +54,14 @@ class GroupResult:
     phases: int
     predicted_ms: float | None = None  # by the cost model, for the machine class
     runtime_ms: float | None = None  # predicted for the runtime's own nodes
-    time_ms: float | None = None  # the least time of a run, at the first sizes of the gain; None where not measured
+    time_ms: float | None = None  # minimum of a run, at the first sizes of the gain; None if not measured
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
-    ways: tuple[tuple[WayResult, ...], ...] = ()  # of each part that there are several for: the one taken, the others
+    ways: tuple[tuple[CandidateTime, ...], ...] = ()  # schedule candidates of phases, the chosen one first
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nodes stay with ONNX Runtime: a stable code, a sentence, and what would unlock it."""
+    """Why nodes stay with ONNX Runtime: a stable code, a sentence, and what would change it."""
 
     code: str
     nodes: tuple[str, ...]
@@ -71,9 +71,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
-    """A group that strategies proposed: what it is predicted to take as a kernel, and why it is none.
+    """A group that strategies proposed: its predicted time as a kernel, and why it is not one.
 
-    `code` is empty where it is one.
+    `code` is empty for groups that became kernels.
     """
 
     nodes: tuple[str, ...]  # of the rewritten model
@@ -82,36 +82,34 @@ class CandidateResult:
     code: str
     reason: str
     unlock: str
-    measured: bool = False  # whether the time was measured on this machine, and not predicted
+    measured: bool = False  # whether the time was measured on this machine instead of predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The verdict on the output: `ok` is None when the question could not be asked, `max_error` is relative (L2)."""
+    """The verdict on the output: `ok` is None if nothing could be compared; `max_error` is relative, in the L2 norm."""
 
     ok: bool | None
     max_error: float | None = None
     limit: float | None = None
     inputs: int = 0
     message: str = ""
-    cached: bool = False  # the same bytes passed before, in the same runtime and on the same kind of machine
-    targets: tuple[str, ...] = ()  # those whose kernels ran
+    cached: bool = False  # found before for the same bytes, runtime and kind of machine
+    targets: tuple[str, ...] = ()  # machine classes whose kernels ran
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What loading takes in one way; None where it was not measured."""
+    """The cost of loading a model; None for what was not measured."""
 
     bytes: int  # of all files, external data and the library included
     seconds: float | None = None
-    peak_bytes: int | None = (
-        None  # memory of a process that loads it and runs it once, clean pages of files not counted
-    )
+    peak_bytes: int | None = None  # of a process that loads and runs it once, without clean file pages
 
 
 @dataclass(frozen=True, slots=True)
 class GainAt:
-    """Both models at one set of sizes."""
+    """Times of both models at one set of sizes."""
 
     shapes: Mapping[str, tuple[int, ...]]
     before_ms: float
@@ -121,10 +119,10 @@ class GainAt:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How many times as long as the result the original takes, run in turns, by `statistic`: from `low` to `high`.
+    """The speedup over the original, measured in turns, with its 95 % confidence interval (`low`, `high`).
 
-    Milliseconds are least times at the first of the sizes; `spread` is how far the original is from itself. The speedup
-    is the geometric mean over all sizes.
+    It is the geometric mean over all sizes of the ratio by `statistic`. Milliseconds are minima at the first of the
+    sizes; `spread` is the relative spread between repetitions of the original.
     """
 
     before_ms: float
@@ -141,7 +139,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that `optimize` has to say. `stopped_after` is the step at which it was asked to stop."""
+    """The result of `optimize`. `stopped_after` is the last step, if it was told to stop there."""
 
     model: Model
     output: Output
@@ -150,19 +148,19 @@ class Result:
     kernels: int
     distinct_kernels: int
     phases: int
-    phase_bytes: int | None  # stored by phases for later ones and for other nodes
+    phase_bytes: int | None  # stored by phases, for later phases and other nodes
     groups: tuple[GroupResult, ...]
     rewrites: tuple[tuple[str, int], ...]  # rule, count
     refusals: tuple[Refusal, ...]
-    candidates: tuple[CandidateResult, ...]  # of a strategy that chooses by prices
+    candidates: tuple[CandidateResult, ...]  # of strategies that choose by predicted times
     verify: Verified | None
-    loading: Mapping[str, Loading]  # of original, with_library and without_library, as far as there are files
+    loading: Mapping[str, Loading]  # of original, with_library and without_library, if written
     gain: Gain | None
     choices: tuple[Choice, ...]  # measured, or those of a lock file
     target: str  # the best of `targets`
     targets: tuple[str, ...]
-    counted_at: Mapping[str, int]  # the values of the symbols in the shapes of inputs, for all that is counted
-    precision: str  # what float32 weights of products were rounded to
+    counted_at: Mapping[str, int]  # values of symbols in the shapes of inputs, at which figures are counted
+    precision: str  # storage type of float32 weights of products
     compiler: str | None
     domain: str | None
     notes: tuple[str, ...] = ()
@@ -177,7 +175,7 @@ class Result:
         return self.nodes_after - self.kernels
 
     def to_json(self, command: str = "optimize", *, drawing: bool = False) -> dict[str, Any]:
-        """Plain values for a JSON document; with the `drawing`, most of the bytes, where a page is made of it."""
+        """Plain values for a JSON document; `drawing` adds the graphs for a page, which are most of the bytes."""
         fields = asdict(self if drawing else replace(self, drawing=None))
         if not drawing:
             del fields["drawing"]

@@ -1,4 +1,4 @@
-"""What a page says of a result: one function per verb from its JSON document to facts and tables."""
+"""Pages of results: a function for each verb from its JSON document to facts and tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DIFFERENCES_SHOWN = 200
 
 
 def page_of(document: Any) -> Page:
-    """The page of a result. Raises UsageError for a document that is no result of this version."""
+    """The page of a result. Raises UsageError for a document that is not a result of this version."""
     if not isinstance(document, Mapping) or document.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError("report: this is no result of onnxfuse", hint="make one with --json or --json-file")
+        raise UsageError("report: this is not a result of onnxfuse", hint="make one with --json or --json-file")
     try:
         return _PAGES.get(str(document.get("command")), _any)(document)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
@@ -54,10 +54,10 @@ def _diff(d: Document) -> Page:
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-    "nodes in A alone": lambda x: x["after"] is None and not x["fused"],
-    "nodes that became parts of kernels": lambda x: bool(x["fused"]),
-    "nodes in B alone": lambda x: x["before"] is None,
-    "changes of nodes in both": lambda x: x["before"] is not None and x["after"] is not None,
+    "nodes only in A": lambda x: x["after"] is None and not x["fused"],
+    "nodes fused into kernels": lambda x: bool(x["fused"]),
+    "nodes only in B": lambda x: x["before"] is None,
+    "changed nodes": lambda x: x["before"] is not None and x["after"] is not None,
 }
 
 
@@ -70,7 +70,7 @@ def _any(d: Document) -> Page:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The leaves of a value, each under its path."""
+    """The leaves of a nested value, each with its path."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _flat(f"{name}.{key}" if name else str(key), each)

@@ -1,4 +1,4 @@
-"""The words and figures of pages, and what every page ends with."""
+"""Formatting of figures and lists on pages, and the facts at the end of each page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOUND = 50  # nodes that a click on a row shows
 
 
 def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[str] = (), **more: Any) -> Page:
-    """A page that ends with what made the result, and where."""
+    """A page with its last facts: machine and versions."""
     host, versions = d["host"], d["versions"]
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     about = [
@@ -34,7 +34,7 @@ def interval(found: Mapping[str, Any]) -> str:
 
 
 def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
-    """Refusals, those that differ in numbers alone in one row, the most frequent first; in which layers they are."""
+    """The table of refusals, the most frequent first; those that differ only in numbers share a row."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for r in found:
         groups.setdefault((r["code"], _any_number(r["reason"]), _any_number(r["unlock"])), []).append(r)
@@ -48,11 +48,11 @@ def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> T
         rows.append((len(nodes), cells, tuple(nodes[:_FOUND])))
     rows.sort(key=lambda row: -row[0])
     listed = [row for _, row, _ in rows]
-    head = ["nodes", "code", "reason", "what would unlock them", "layers", "which"]
+    head = ["nodes", "code", "reason", "what would change that", "layers", "which"]
     empty = {
         at
         for at, name in enumerate(head)
-        if name in ("what would unlock them", "layers") and not any(r[at] for r in listed)
+        if name in ("what would change that", "layers") and not any(r[at] for r in listed)
     }
     keep = [at for at in range(len(head)) if at not in empty]
     shown = tuple(tuple(row[at] for at in keep) for row in listed)
@@ -65,23 +65,23 @@ def _any_number(text: str) -> str:
 
 
 def names(found: Sequence[str], most: int = NODES_SHOWN) -> str:
-    """The first names of a list, and how many more there are."""
+    """The first names of a list, and the number of others."""
     more = len(found) - most
     return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ms(value: float) -> str:
-    """Milliseconds in three figures or more."""
+    """Milliseconds with at least three significant digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def small(value: float | None) -> str:
-    """An error in three figures."""
+    """An error with three significant digits."""
     return "-" if value is None else f"{value:.2e}"
 
 
 def count(value: float | None) -> str:
-    """A count in three figures.
+    """A count with three significant digits.
 
     >>> count(12), count(1234567), count(None)
     ('12', '1.23 M', '-')
@@ -95,5 +95,5 @@ def count(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in three figures."""
+    """A size in bytes with three significant digits."""
     return "-" if value is None else f"{count(value)}{'B' if value >= 1e3 else ' B'}"

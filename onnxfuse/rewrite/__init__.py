@@ -1,4 +1,4 @@
-"""Rewrites that make the graph cheaper without changing what it means: laws as data, passes beside them, one engine."""
+"""Graph rewrites that lower the cost and keep the meaning: algebraic laws as data, structural rules, one engine."""
 
 from onnxfuse.rewrite.engine import STEPS, Firing, explain, rewrite
 from onnxfuse.rewrite.steps import Step

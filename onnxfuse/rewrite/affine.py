@@ -21,7 +21,7 @@ from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 
-# What an operator makes of its only variable input and a constant c, as scale and shift; whether c comes first.
+# (operator, whether the constant c is its first input) to scale and shift of the variable input.
 _OF_A_CONSTANT: dict[tuple[str, bool], Callable[[Array], tuple[Array, Array]]] = {
     ("Add", True): lambda c: (np.ones(()), c),
     ("Add", False): lambda c: (np.ones(()), c),
@@ -47,27 +47,27 @@ class Affine:
 def affine_of(work: Work, node: Node) -> Affine:
     """A node as an affine map of its only variable input. Raises Miss."""
     if node.op not in AFFINE or not node.standard:
-        raise Miss(f"{node.op} is not affine")
+        raise Miss(f"{node.op} is not an affine map")
     if not work.type(node.outputs[0]).dtype.floating:
-        raise Miss(f"{node.outputs[0]} does not hold real numbers")
+        raise Miss(f"{node.outputs[0]} is not a floating-point tensor")
     if node.op == "Neg":
         return Affine(node.inputs[0], -np.ones(()), np.zeros(()), ())
     if node.op == "BatchNormalization":
         return _normalization(work, node)
     fixed = [i for i in node.inputs if i in work.constants]
     if len(fixed) != 1:
-        raise Miss(f"{node.op} has no constant operand")
+        raise Miss(f"{node.op} does not have exactly one constant operand")
     first = node.inputs[0] == fixed[0]
     x, c = node.inputs[1 if first else 0], work.array(fixed[0]).astype(np.float64)
     formula = _OF_A_CONSTANT.get((node.op, first))
     if formula is None:
-        raise Miss("a constant over a variable is not affine")
+        raise Miss("a constant divided by a variable is not an affine map")
     with np.errstate(all="ignore"):
         return _checked(Affine(x, *formula(c), (fixed[0],)))
 
 
 def _normalization(work: Work, node: Node) -> Affine:
-    work.definitions(work.maker[node.outputs[0]])  # refuses training mode and statistics per element
+    work.definitions(work.maker[node.outputs[0]])  # raises Miss for training mode and statistics per element
     rank = len(work.type(node.inputs[0]).shape)
     epsilon = work.view(node).attr("epsilon", 1e-5)
     gamma, beta, mean, variance = (work.array(i).astype(np.float64) for i in node.inputs[1:5])
@@ -80,15 +80,15 @@ def _normalization(work: Work, node: Node) -> Affine:
 
 def _checked(a: Affine) -> Affine:
     if not np.isfinite(a.scale).all() or not np.isfinite(a.shift).all():
-        raise Miss("a scale or shift is not finite")
+        raise Miss("the scale or shift has infinite or NaN elements")
     return a
 
 
 def along(array: Array, rank: int, axis: int, extent: int) -> Array:
-    """A constant that broadcasts to `rank` axes as a vector over one of them. Raises Miss where it varies otherwise."""
+    """A constant that broadcasts to `rank` axes, as a vector over `axis`. Raises Miss where it varies along others."""
     full = array.reshape((1,) * (rank - array.ndim) + array.shape) if array.ndim <= rank else array
     if full.ndim != rank or any(n != 1 for i, n in enumerate(full.shape) if i != axis):
-        raise Miss("the constant varies along another axis than the channels")
+        raise Miss("the constant varies along another axis than that of the channels")
     return np.broadcast_to(full.reshape(-1), (extent,))
 
 
@@ -101,13 +101,13 @@ def weight_of(work: Work, node: Node) -> Constant:
 
 
 def unshared(work: Work, name: str) -> None:
-    """Raise Miss for a large constant that others read too: with another in its place, both would be kept."""
+    """Raise Miss for a large constant with other readers: a changed copy of it would take memory twice."""
     if work.constants[name].size > SMALL and not work.single_use(name):
-        raise Miss(f"{name} is also used elsewhere")
+        raise Miss(f"the constant {name} is large and has other readers")
 
 
 def scaled_weight(draft: Draft, name: str, scale: Array) -> str:
-    """The weight `name` times a scale that broadcasts to it; itself when the scale is 1."""
+    """The weight `name` times a scale that broadcasts to it; unchanged when the scale is 1. Raises Miss."""
     weight = draft.work.constants[name]
     if (scale == 1).all():
         return name
@@ -115,7 +115,7 @@ def scaled_weight(draft: Draft, name: str, scale: Array) -> str:
     digest = np.ascontiguousarray(scale).tobytes().hex()
     load = scaled(weight, scale)
     if weight.dtype.bits < 32 and not np.isfinite(load()).all():
-        raise Miss(f"{name} leaves the range of {weight.dtype}")
+        raise Miss(f"the scaled weight {name} overflows {weight.dtype}")
     return draft.lazily(weight.dtype, weight.shape, load, "scaled", name, digest)
 
 
@@ -132,15 +132,15 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
 # After a contraction --------------------------------------------------------------------------------------------------
 
 
-def after(work: Work, at: int, trust: bool) -> Draft:
+def affine_after(work: Work, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's channels moves into its weight and bias."""
     a = affine_of(work, work.nodes[at])
     head = work.made_by(a.x, *_BEFORE, "Add", "Sub")
     if not work.single_use(a.x):
-        raise Miss(f"{a.x} is also used elsewhere")
+        raise Miss(f"{a.x} has other readers")
     draft = Draft(work, at)
     if head.op == "MatMul" and (a.scale == 1).all():
-        raise Miss("the bias of a MatMul stays an Add")
+        raise Miss("a MatMul has no bias input: adding a constant to it stays an Add")
     build = {"Conv": _conv_after, "Gemm": _gemm_after}.get(head.op, _matmul_after)
     return draft.replace(work.nodes[at].outputs[0], build(draft, head, a))
 
@@ -189,11 +189,11 @@ def _matmul_after(draft: Draft, head: Node, a: Affine) -> str:
     if head.op in ("Add", "Sub"):
         inner = affine_of(draft.work, head)
         if (inner.scale != 1).any():
-            raise Miss("a constant minus a product")
+            raise Miss("the product is subtracted from a constant")
         bias, product = inner.shift, inner.x
     matmul = draft.work.made_by(product, "MatMul")
     if not draft.work.single_use(product):
-        raise Miss(f"{product} is also used elsewhere")
+        raise Miss(f"{product} has other readers")
     weight = weight_of(draft.work, matmul)
     scale, shift = _vectors(draft.work, a, -1, weight.shape[-1])
     w = scaled_weight(draft, matmul.inputs[1], scale)
@@ -207,12 +207,12 @@ def _matmul_after(draft: Draft, head: Node, a: Affine) -> str:
 # Before a contraction -------------------------------------------------------------------------------------------------
 
 
-def before(work: Work, at: int, trust: bool) -> Draft:
+def affine_before(work: Work, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's input channels moves into its weight and bias."""
     node = work.nodes[at]
     above = work.node(node.inputs[0])
     if above is None or not work.single_use(node.inputs[0]):
-        raise Miss(f"{node.inputs[0]} is an input, or also used elsewhere")
+        raise Miss(f"{node.inputs[0]} is a graph input, or has other readers")
     a, weight, draft = affine_of(work, above), weight_of(work, node), Draft(work, at)
     return draft.replace(node.outputs[0], _BEFORE[node.op](draft, node, a, weight))
 
@@ -221,7 +221,7 @@ def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
     work, rank = draft.work, len(weight.shape)
     extent = work.type(conv.inputs[0]).shape[1].constant
     if extent is None:
-        raise Miss("the number of channels is a symbol")
+        raise Miss("the number of channels is symbolic")
     scale, shift = along(a.scale, rank, 1, extent), along(a.shift, rank, 1, extent)
     groups = work.view(conv).attr("group", 1)
     # output channel o reads input channels of its group alone
@@ -231,7 +231,7 @@ def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
     if shift.any():
         (meaning,) = work.definitions(work.maker[conv.outputs[0]])
         if any(isinstance(x, Load) and x.guards for x in walk(meaning.value)):
-            raise Miss("the padding is not shifted")
+            raise Miss("the Conv is padded: a shift before it would not apply to the zeros of the padding")
         moved = shift.reshape(groups, -1)[per_output].reshape(by_channel)
         bias = bias + (weight.load() * moved).sum(tuple(range(1, rank)), dtype=np.float64)
     w = scaled_weight(draft, conv.inputs[1], scale.reshape(groups, -1)[per_output].reshape(by_channel))
@@ -266,7 +266,7 @@ def _matmul_before(draft: Draft, matmul: Node, a: Affine, weight: Constant) -> s
     return draft.node("Add", (y, _vector(draft, moved, weight.dtype, matmul, a)))
 
 
-# How a contraction is written whose input is not mapped any more.
+# The builders of contractions with an affine map of their input folded into weight and bias.
 _BEFORE: dict[str, Callable[[Draft, Node, Affine, Constant], str]] = {
     "Conv": _conv_before,
     "Gemm": _gemm_before,
@@ -278,16 +278,16 @@ STEPS: tuple[Step, ...] = (
         "affine-after",
         "contraction(x, w, b)*s + t => contraction(x, w*s, b*s + t)",
         "reassociates",
-        after,
+        affine_after,
         AFFINE,
-        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "s and t vary along output channels alone"),
+        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "s and t are scalars or vary by output channel"),
     ),
     Step(
         "affine-before",
         "contraction(x*s + t, w, b) => contraction(x, s*w, b + t@w)",
         "reassociates",
-        before,
+        affine_before,
         frozenset(_BEFORE),
-        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "a padded Conv is not shifted"),
+        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "t is 0 before a padded Conv"),
     ),
 )

@@ -1,10 +1,10 @@
-"""Laws from mathematical properties, one row each; those of single functions are generated from the scalar table.
+"""Algebraic laws, one row each; laws of single functions are generated from the table of scalar functions.
 
-Which laws are safe: a law is `exact` when both sides give the same number (zeros may differ in sign), `reassociates`
-when only rounding differs, `assumes` when the sides also differ where a value is negative, or leaves the range of its
-type on the way. Regrouping products of values that only the run knows is of the last kind; regrouping constants is not,
-because the folded constant is looked at. The rows named `dnnfusion-*` are printed in DNNFusion (PLDI 2021, table 4); of
-that table, the commutative law is how operands are matched, and the laws of BitShift are left out.
+A law is `exact` if both sides give the same number (zeros may differ in sign), `reassociates` if only rounding differs,
+and `assumes` if the sides also differ where a value is negative, or where an intermediate result overflows. Regrouping
+products of variables is of the last kind; regrouping constants is not, because the folded constant is checked. The rows
+named `dnnfusion-*` are from DNNFusion (PLDI 2021, table 4); of that table, commutativity is part of matching, and the
+laws of BitShift are left out.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ LISTED: tuple[Rule, ...] = (
     rule("abs-power", "Abs(x) ** 2 => x ** 2"),
     rule("max-above", "Max(x, y) => x", "exact", "at_least(x, y)"),
     rule("min-below", "Min(x, y) => x", "exact", "at_most(x, y)"),
-    *(rule(f"{op.lower()}-whole", f"{op}(x) => x", "exact", "whole(x)") for op in ("Floor", "Ceil", "Round")),
-    rule("where-true", "Where(c, a, b) => a", "exact", "holds(c) uncoded(a)"),
-    rule("where-false", "Where(c, a, b) => b", "exact", "fails(c) uncoded(b)"),
+    *(rule(f"{op.lower()}-whole", f"{op}(x) => x", "exact", "integral(x)") for op in ("Floor", "Ceil", "Round")),
+    rule("where-true", "Where(c, a, b) => a", "exact", "always_true(c) not_dequantized(a)"),
+    rule("where-false", "Where(c, a, b) => b", "exact", "always_false(c) not_dequantized(b)"),
     rule("max-relu", "ReduceMax(Relu(x), **k) => Relu(ReduceMax(x, **k))"),
     rule("negated-difference", "Neg(a - b) => b - a", "exact", "floating(a)"),
     rule("from-zero", "0 - x => Neg(x)", "exact", "floating(x)"),
@@ -99,13 +99,13 @@ LISTED: tuple[Rule, ...] = (
         "sum-scaled",
         "ReduceSum(x*c, **k) => ReduceSum(x, **k)*c",
         "reassociates",
-        "enlarges(c) variable(x) floating(x)",
+        "magnitude_at_least_one(c) variable(x) floating(x)",
     ),
     rule(
         "mean-scaled",
         "ReduceMean(x*c, **k) => ReduceMean(x, **k)*c",
         "reassociates",
-        "enlarges(c) variable(x) floating(x)",
+        "magnitude_at_least_one(c) variable(x) floating(x)",
     ),
     rule(
         "sums-joined",

@@ -1,4 +1,4 @@
-"""Steps that remove what changes nothing: constants computed at run time, identities, equal nodes, unread outputs."""
+"""Cleanup: constant folding, identities, common subexpressions, unused outputs, constant Reshape targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxfuse.rewrite.work import Miss, Work, content, static_shape
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
 _RESHAPE = frozenset({"Reshape"})
 _WRITES = frozenset({"ScatterElements", "ScatterND"})
-_FILLED = 1 << 20  # bytes of a tensor of one number that something is written into
+_FILLED = 1 << 20  # largest ConstantOfShape, in bytes, that is materialized to fold a scatter into it
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -33,7 +33,7 @@ def fold(work: Work, at: int, trust: bool) -> Draft:
     draft = Draft(work, at)
     for o in outputs:
         if work.types.get(o) is None:
-            raise Miss(f"the type of {o} is not known")
+            raise Miss(f"the type of output {o} is unknown")
         draft.become(o, values[o])
     return draft
 
@@ -42,7 +42,7 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
     if row is not None and row.codes:
-        raise Miss("integer codes are the smaller constants")
+        raise Miss("Q and DQ nodes are not folded, since quantized constants are smaller")
     filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
@@ -51,16 +51,16 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
 
 
 def _filled(work: Work, node: Node, value: str) -> dict[str, Constant]:
-    """A tensor of one number, which is too large to be kept for itself, that constants are written into."""
+    """The output of ConstantOfShape as a constant, where a scatter of constants overwrites parts of it. Raises Miss."""
     maker, t = work.node(value), work.types.get(value)
     shape = t.static_shape if t is not None else None
     if node.op not in _WRITES or maker is None or maker.op != "ConstantOfShape" or t is None or shape is None:
-        raise Miss(f"{value} is not constant")
+        raise Miss(f"{value} is not a constant")
     number = work.definitions(work.maker[value])[0].value
     assert isinstance(number, Const)
     made = Constant(t.dtype, shape, lambda: np.full(shape, number.value, t.dtype.numpy))
     if made.bytes > _FILLED:
-        raise Miss(f"{value} is too large")
+        raise Miss(f"{value} has more than {_FILLED} bytes")
     return {value: made}
 
 
@@ -77,7 +77,7 @@ def _known(work: Work, node: Node) -> dict[str, Constant]:
 
 
 def identity(work: Work, at: int, trust: bool) -> Draft:
-    """A node that its row defines as `out[i] = in[i]` gives way to its input, whatever its operator is."""
+    """A node that its row defines as `out[i] = in[i]` is replaced by its input, whatever its operator is."""
     node = work.nodes[at]
     if node.op == "Identity" and node.standard:
         return Draft(work, at).replace(node.outputs[0], node.inputs[0], typed=False)
@@ -85,19 +85,19 @@ def identity(work: Work, at: int, trust: bool) -> Draft:
     d = meaning[-1]
     load = load_of(d)
     if len(meaning) != 1 or load is None:
-        raise Miss(f"{node.op} computes something")
+        raise Miss(f"{node.op} changes values")
     if plain(load.index, d) != plain(tuple(map(Index.of, d.axes)), d):
-        raise Miss(f"{node.op} moves elements")
+        raise Miss(f"{node.op} changes the positions of elements")
     return Draft(work, at).replace(d.name, load.source)
 
 
-def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
-    """Two nodes that compute the same from the same inputs become the earlier one."""
+def common_subexpressions(work: Work, at: int, trust: bool) -> Draft:
+    """Common subexpressions: the later of two equal nodes is replaced by the earlier one."""
     key = node_key(work, work.nodes[at])
     first = work.equal.get(key)
     if first is None or first not in work.nodes or first == at or node_key(work, work.nodes[first]) != key:
         work.equal[key] = at
-        raise Miss("no other node computes the same")
+        raise Miss("no other node has the same operator, inputs and attributes")
     if work.place[first] > work.place[at]:
         work.equal[key], first, at = at, at, first
     draft = Draft(work, at)
@@ -108,10 +108,10 @@ def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
 
 
 def node_key(work: Work, node: Node) -> tuple[Any, ...]:
-    """What two nodes that compute the same have in common. Raises Miss for nodes that may not."""
+    """A key that two nodes share when they compute the same value. Raises Miss for nodes not known to be pure."""
     pure = node.op in _UNROWED_PURE or ROWS.find(node, work.opset) is not None
     if not node.standard or not pure or node.op == "Dropout" or node.captures:
-        raise Miss(f"{node.op} may give another result each time")
+        raise Miss(f"{node.op} is not known to be deterministic")
     inputs = tuple(sorted(node.inputs)) if commutes(node.op) else node.inputs
     attrs = tuple(sorted((k, _attribute_key(v)) for k, v in node.attrs.items()))
     return node.op, inputs, attrs, tuple(map(bool, node.outputs))
@@ -124,18 +124,18 @@ def _attribute_key(value: Any) -> str:
     return repr(value)
 
 
-def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
-    """Optional outputs that nobody reads are not asked for, where the row of the operator then applies."""
+def unused_outputs(work: Work, at: int, trust: bool) -> Draft:
+    """Optional outputs without readers are removed, where the operator then has a row."""
     node = work.nodes[at]
     wanted = [o if k == 0 or work.users.get(o) or o in work.pinned else "" for k, o in enumerate(node.outputs)]
     while wanted and not wanted[-1]:
         wanted.pop()
     if tuple(wanted) == node.outputs or not node.outputs[0]:
-        raise Miss("every output is read")
+        raise Miss("every output is used")
     draft = Draft(work, at)
     fresh = replace(node, outputs=tuple(f"{o}/kept" if o else "" for o in wanted))
     meaning = define(ROWS, work.view(fresh))
-    if isinstance(meaning, Decision):  # training, mostly: what is random may depend on what is asked for
+    if isinstance(meaning, Decision):  # mostly training mode, whose random values may depend on the outputs
         raise Miss(meaning.reason)
     draft.nodes.append(fresh)
     draft.meanings[fresh.outputs[0]] = meaning
@@ -146,22 +146,22 @@ def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
     return draft
 
 
-def plain_reshape(work: Work, at: int, trust: bool) -> Draft:
-    """A Reshape to a target computed from shapes takes a constant one (0: copied, -1: inferred) that says the same."""
+def constant_reshape(work: Work, at: int, trust: bool) -> Draft:
+    """A Reshape whose target is computed from shapes gets an equal constant target (0: copied, -1: inferred)."""
     node = work.nodes[at]
     if node.inputs[1] in work.constants:
-        raise Miss("the target is constant")
+        raise Miss("the target shape is a constant already")
     (meaning,) = work.definitions(at)
     have, asked = work.type(node.inputs[0]).shape, work.known.get(node.inputs[1], ())
     target = spelled(have, meaning.shape) or _as_asked(have, asked, meaning.shape)
     if target is None:
-        raise Miss(f"{meaning.shape!r} cannot be spelled as a constant")
+        raise Miss(f"the target shape {meaning.shape!r} cannot be written as a constant")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], draft.node("Reshape", (node.inputs[0], draft.ints(target))))
 
 
 def _as_asked(have: tuple[Index, ...], asked: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...] | None:
-    """A target with -1 where it was asked for, numbers, and symbols that are copied: as the runtime reads a 0 too."""
+    """A constant target with -1 where the given one has it, and 0 for symbols copied from the input; or None."""
     if len(asked) != len(want) or [e.constant for e in asked].count(-1) != 1:
         return None
     out = [_entry(have[at] if at < len(have) else None, e) for at, e in enumerate(asked)]
@@ -192,7 +192,13 @@ def spelled(have: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...]
 STEPS: tuple[Step, ...] = (
     Step("identity", "out[i] = in[i] => in", "exact", identity),
     Step("fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)),
-    Step("unread-outputs", "y, unread = f(x) => y = f(x)", "exact", unread_outputs, _OPTIONAL),
-    Step("equal-nodes", "f(x), f(x) => one f(x)", "exact", equal_nodes, when=("the operator is pure",)),
-    Step("plain-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", plain_reshape, _RESHAPE),
+    Step("unused-outputs", "y, unread = f(x) => y = f(x)", "exact", unused_outputs, _OPTIONAL),
+    Step(
+        "common-subexpressions",
+        "f(x), f(x) => one f(x)",
+        "exact",
+        common_subexpressions,
+        when=("the operator is pure",),
+    ),
+    Step("constant-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", constant_reshape, _RESHAPE),
 )

@@ -1,4 +1,4 @@
-"""One rewrite being proposed: new nodes and constants, and the old values they stand for, until `commit` does it."""
+"""A proposed rewrite: new nodes and constants, and the values they replace. `commit` applies it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Attributes = Mapping[str, Attribute]
 
 
 class Draft:
-    """New nodes are typed by their rows as they are added; what no row types, or spells in this opset, is a Miss.
+    """New nodes get their types from their rows as they are added; a node without a row in this opset raises Miss.
 
     `root` is the place of the node at which a step looked; names of new values derive from its first output.
     """
@@ -92,7 +92,7 @@ class Draft:
         return next(n.outputs for n in self.nodes if n.outputs[0] == first)
 
     def constant(self, constant: Constant, tag: str, *sources: str) -> str:
-        """A constant named for what it is made of: the first source, a word, and a digest of all of them."""
+        """Add a constant whose name is made of the first source, a tag, and a digest of all sources; that name."""
         digest = hashlib.sha256("\0".join((tag, *sources)).encode()).hexdigest()
         name = f"{sources[0]}.{tag}.{digest[:8]}"
         while self._of_the_model(name):
@@ -103,18 +103,18 @@ class Draft:
         return name
 
     def _of_the_model(self, name: str) -> bool:
-        """Whether a value of the model has this name: those of constants that rewrites make say what they hold."""
+        """Whether a value of the model has this name; constants made by rewrites have equal content, and are reused."""
         given = self.work.constants.get(name)
         return name in self.work.types if given is None else given.raw is not None
 
     def array(self, array: Array, dtype: DType, tag: str, *sources: str) -> str:
-        """A constant that holds its elements, rounded to dtype."""
+        """Add an array, rounded to dtype, as a constant; its name."""
         held = np.asarray(array.astype(dtype.numpy), order="C")
         digest = hashlib.sha256(held.tobytes()).hexdigest()
         return self.constant(Constant.of(held, dtype), tag, *sources, digest)
 
     def lazily(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array], tag: str, *sources: str) -> str:
-        """A constant that is computed whenever it is loaded."""
+        """Add a constant that is computed whenever it is loaded; its name."""
         return self.constant(Constant(dtype, shape, load), tag, *sources)
 
     def number(self, value: float, dtype: DType) -> str:
@@ -136,27 +136,27 @@ class Draft:
         return name
 
     def replace(self, old: str, new: str, *, typed: bool = True) -> Draft:
-        """Let everybody who reads `old` read `new`, which has the same type; one may be unknown unless `typed`.
+        """Replace the value `old` by `new` in all readers. The types must be equal; unless `typed`, one may be unknown.
 
-        Of what an operator without a row makes, element type and rank are believed, extents are not: ONNX's inference
-        takes every STFT for a two-sided one.
+        For outputs of operators without a row, only element type and rank must agree, not extents: ONNX's shape
+        inference assumes that every STFT is two-sided. Raises Miss.
         """
         have, want = self.types.get(new) or self.work.types.get(new), self.work.types.get(old)
         if have is None or want is None:
             if typed:
-                raise Miss(f"the type of {old} or of its replacement is not known")
+                raise Miss(f"the type of {old} or of its replacement is unknown")
         elif have != want and not (self.opaque and have.dtype == want.dtype and len(have.shape) == len(want.shape)):
-            raise Miss(f"{old} is {want!r}, its replacement {have!r}")
+            raise Miss(f"{old} has type {want!r}, its replacement {have!r}")
         self.swaps.append((old, new))
         return self
 
     @property
     def opaque(self) -> bool:
-        """Whether no row says what the node does at which the step looked."""
+        """Whether the operator of the node at which the step looked has no row."""
         return ROWS.find(self.work.nodes[self.root], self.work.opset) is None
 
     def become(self, old: str, constant: Constant) -> Draft:
-        """Let a value be a constant."""
+        """Replace a value by a constant. Raises Miss for graph outputs."""
         if old in self.work.outputs:
             raise Miss(f"{old} is a graph output")
         first = self.work.same_constant(old, constant) if old not in self.work.pinned else old
@@ -172,7 +172,7 @@ class Draft:
     # Deciding ---------------------------------------------------------------------------------------------------------
 
     def dead(self) -> list[int]:
-        """The nodes that nobody needs once the rewrite is done, in the order of the graph."""
+        """The nodes without readers once the rewrite is applied, in the order of the graph."""
         taken = {old for old, _ in self.swaps} | self.becomes.keys()
         held = {i for n in self.nodes for i in n.reads} | {new for _, new in self.swaps}
         gone: dict[int, None] = {}
@@ -193,10 +193,10 @@ class Draft:
         return self.work.users.get(value, {}).keys() <= gone.keys()
 
     def gain(self) -> Measure:
-        """Measure of the nodes that die minus that of the nodes that come; a rewrite fires when it is above zero."""
+        """Measure of the nodes removed minus that of the nodes added; a rewrite fires where it is above zero."""
         dead = self.dead()
         if any(self.work.maker[old] not in dead for old in [*(o for o, _ in self.swaps), *self.becomes]):
-            raise Miss("another output of the node is needed")
+            raise Miss("another output of a replaced node has readers")
         before, after = Measure(), Measure()
         for at in dead:
             before += self._measure(self.work.nodes[at], self._meaning(at))
@@ -217,7 +217,7 @@ class Draft:
         return Measure(spent, 1, dynamic + named + self._depth(node, meaning))
 
     def _depth(self, node: Node, meaning: Definitions) -> int:
-        """How many nodes that only move or convert elements stand above each other here."""
+        """The length of the chain of movements and casts that ends in this node."""
         own = {o: n for n in self.nodes for o in n.outputs}
         depth = 0
         while node.inputs and depth < 64 and self._carries(node, meaning):
@@ -234,7 +234,7 @@ class Draft:
         return depth
 
     def _carries(self, node: Node, meaning: Definitions) -> bool:
-        """Whether a node only moves or converts elements; of one without a meaning its operator is asked."""
+        """Whether a node only moves or casts elements; without definitions, as its operator's row says."""
         if meaning:
             return all(isinstance(uncast(d.value), Load) for d in meaning)
         row = ROWS.find(node, self.work.opset)
@@ -243,7 +243,7 @@ class Draft:
     # Naming -----------------------------------------------------------------------------------------------------------
 
     def settled(self) -> Draft:
-        """The same rewrite with new values named as the old ones they replace, and names that must stay kept."""
+        """The same rewrite, with the replaced values' names for the new ones; names of graph outputs are kept."""
         given: dict[str, str] = {}
         swaps: list[tuple[str, str]] = []
         made = {o for n in self.nodes for o in n.outputs}
@@ -269,22 +269,22 @@ class Draft:
     def _keep_by_identity(self, old: str, new: str) -> None:
         maker = self.work.node(old)
         if maker is not None and maker.op == "Identity":
-            raise Miss(f"{old} must keep its name, which {new} cannot take")
+            raise Miss(f"{old} is a graph output whose name {new} cannot take")
         self.swaps = [(o, o if o == old else n) for o, n in self.swaps]
         self.nodes.append(Node("Identity", (new,), (old,), {}, self.work.nodes[self.root].name))
         self.types[old] = self.work.types.get(old)
 
 
-# What new nodes stand for ---------------------------------------------------------------------------------------------
+# Origins of new nodes ------------------------------------------------------------------------------------------------
 
 
 def origins(work: Work, draft: Draft, dead: Sequence[int]) -> list[Origin]:
-    """For each new node what it stands for, so that no kernel claims nodes whose work another one does.
+    """For each new node the original nodes that it replaces, so that no kernel reports nodes whose work another does.
 
-    A dead node is continued by new ones of its operator: one by one in their order where there are as many of both. A
-    dead node without such goes to new nodes of its sort (that compute, or that only move elements) which continue none,
-    else to those that read a constant made for them, else to all that compute. New nodes that continue none and get
-    none, such as the slices of a joined product, stand for no node of the model.
+    A removed node is attributed to new nodes with its operator: pairwise in order where both are as many. Otherwise to
+    new nodes of its kind (computing, or only moving elements) that replace none yet, else to those that read a constant
+    made by this rewrite, else to all that compute. New nodes that get none, such as the slices of a merged product,
+    have no origin.
     """
     new = draft.nodes
     found: list[list[Origin]] = [[] for _ in new]
@@ -318,13 +318,13 @@ def _renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
-    """Refuse a folded number that overflowed or lost its digits where its operands had them."""
+    """Raise Miss where a small folded constant overflowed or underflowed and its operands did not."""
     if not result.dtype.floating or result.size > SMALL or any(o.size > SMALL for o in operands):
         return
     values = np.abs(np.asarray(result.load(), np.float64))
     inputs = [np.asarray(o.load(), np.float64) for o in operands if o.dtype.floating]
     if not np.isfinite(values).all() and all(np.isfinite(i).all() for i in inputs):
-        raise Miss("the folded constant is not finite")
+        raise Miss("the folded constant overflows")
     tiny = float(np.finfo(np.float32 if result.dtype.name == "bfloat16" else result.dtype.numpy).tiny)
     small = (values < tiny) & (values > 0)
     lost = op in ("Mul", "Div", "Reciprocal") and (values == 0).any() and all((i != 0).all() for i in inputs)

@@ -1,7 +1,7 @@
-"""The rewrite step: every rule and pass applied until none lowers the measure, and what fired.
+"""The rewrite engine: rules are applied until none of them lowers the measure (`measure.py`).
 
-A rewrite fires only where it lowers cost, then the number of nodes, then the distance from the canonical form, or takes
-an operator without a row away. So the process ends, and no two rules can undo each other.
+A rewrite fires only where it lowers cost, then the number of nodes, then the distance from the canonical form, or
+removes an operator without a row. So rewriting terminates, and no two rules can undo each other.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import (
     affine,
     cleanup,
-    coded,
-    codes,
-    limits,
+    clips,
+    inverses,
     linear,
     masks,
     merge,
     movement,
     padding,
+    qlinear,
+    quantization,
     scale,
     selection,
     spectrum,
-    undone,
 )
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
@@ -43,21 +43,21 @@ _ALGEBRA: tuple[Step, ...] = (
     *affine.STEPS,
     *scale.STEPS,
     *linear.STEPS,
-    *limits.STEPS,
+    *clips.STEPS,
     *(r.step() for r in RULES),
 )
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     spectrum.STEPS,
     movement.STEPS,
-    undone.STEPS,
+    inverses.STEPS,
     selection.STEPS,
-    codes.STEPS,
-    coded.STEPS,
+    quantization.STEPS,
+    qlinear.STEPS,
     masks.STEPS,
     _ALGEBRA,
 )
-_LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # once nothing local is left: merged branches no longer look alike
+_LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # last, since merged branches no longer match
 
 STEPS: tuple[Step, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)
 
@@ -76,7 +76,7 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The steps that options leave, and the names of those that may assume what they cannot prove."""
+    """The enabled steps, and the names of those that may assume what they cannot prove."""
 
     local: tuple[tuple[Step, ...], ...]
     late: tuple[tuple[Step, ...], ...]
@@ -84,7 +84,7 @@ class Selected:
 
 
 def select(options: Options) -> Selected:
-    """The steps that options leave. Raises UsageError for a name that no step has."""
+    """The steps that are enabled by options. Raises UsageError for a name that no step has."""
     names = [s.name for s in STEPS]
     for name in (*options.enable, *options.disable):
         if name not in names:
@@ -97,7 +97,7 @@ def select(options: Options) -> Selected:
 
 
 class Broken(Exception):
-    """A bug of the step `name`, where it leaves a graph behind that is changed by half."""
+    """A bug in the step `name` that left a half-changed graph."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -105,10 +105,11 @@ class Broken(Exception):
 
 
 def rewrite(graph: Graph, options: Options, bugs: list[Decision] | None = None) -> tuple[Graph, tuple[Firing, ...]]:
-    """The graph with every allowed rewrite done, and what fired, in the order of the first firings.
+    """The graph after all enabled rewrites, and the firings in the order of each rule's first one.
 
-    The result has the same inputs and outputs with the same types. Nodes that stand for others name them in `origin`.
-    With `bugs`, a bug of a step costs that step where it was about to fire, and is told there; else it is raised.
+    The result has the same inputs and outputs with the same types. Nodes that replace others name them in `origin`.
+    With `bugs`, an exception in a step disables that step, at that node or entirely, and is appended to the list as an
+    E-INTERNAL decision; otherwise it is raised.
     """
     chosen = select(options)
     if graph.opset == 0:  # an opset without rows
@@ -151,7 +152,7 @@ def _rewritten(graph: Graph, chosen: Selected, bugs: list[Decision] | None) -> t
 
 
 def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str], ...]:
-    """Every rule that looks at a node, with the reason why it does not fire there ("" where it does)."""
+    """Every rule for a node's operator, with the reason why it does not fire there ("" where it does)."""
     chosen, work = select(options), Work(graph)
     found: list[tuple[str, str]] = []
     for at in [k for k, n in work.nodes.items() if n.name == node]:
@@ -166,15 +167,15 @@ def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str],
 
 
 def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draft]:
-    """A rewrite at a node, and by how much it lowers the measure. Raises Miss with the reason why there is none."""
+    """The rewrite of a step at a node, and by how much it lowers the measure. Raises Miss with the reason for none."""
     draft = step.attempt(work, at, trust).settled()
     gain = draft.gain()
-    if not gain > Measure() and not draft.opaque:  # whose cost nobody knows, and which no step brings back
-        raise Miss("it would not lower the cost")
+    if not gain > Measure() and not draft.opaque:  # the cost of an opaque operator is unknown; no step adds one
+        raise Miss("the rewrite would not lower the cost")
     if step.name in _KEEPS_IDIOMS:
         for dead in draft.dead():
             if may_belong(work, dead) and (name := idiom_of(work, dead)):
-                raise Miss(f"the runtime fuses {work.nodes[dead].name} and others as {name}")
+                raise Miss(f"{work.nodes[dead].name} is part of a chain that ONNX Runtime fuses as {name}")
     return gain, draft
 
 
@@ -185,7 +186,7 @@ def _run(
     fired: dict[str, list[str]],
     bugs: list[Decision] | None,
 ) -> bool:
-    """Rewrite until nothing fires; whether anything did. Ends with one pass over all nodes in which nothing fires."""
+    """Rewrite to a fixed point; whether anything fired. The last pass visits all nodes without a firing."""
     any_fired = False
     while True:
         queue = [(work.place[at], at) for at in work.nodes]
@@ -214,7 +215,7 @@ def _run(
 
 
 def _committed(work: Work, name: str, draft: Draft) -> list[int]:
-    """What `commit` gives. Raises Broken where it fails."""
+    """The result of `commit`. Raises Broken where it fails."""
     try:
         return commit(work, draft)
     except Exception as problem:
@@ -255,7 +256,7 @@ def _best(
 
 
 def commit(work: Work, draft: Draft) -> list[int]:
-    """Carry a settled draft out; the nodes around it that see something new."""
+    """Apply a settled draft; the nodes whose inputs or readers changed."""
     dead, root = draft.dead(), work.nodes[draft.root]
     stands_for = origins(work, draft, dead)
     first = tuple(_label(work.nodes[at]) for at in dead[:1])
@@ -268,7 +269,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
         work.set_constant(name, constant)
         touched.extend(work.users.get(name, ()))
     for node, origin in zip(draft.nodes, stands_for, strict=True):
-        # what makes the root's value takes its name, the nodes before it derived ones
+        # the maker of the root's value takes the root's name, nodes before it get derived names
         name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{_label(root)}/{node.op}")
         made = Node(node.op, node.inputs, node.outputs, node.attrs, name, node.domain, origin=first)
         for o in made.outputs:
@@ -279,7 +280,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
     for old, new in draft.swaps:
         if new != old and old in work.pinned:
             touched.extend(work.rename(new, old))
-    for v in freed:  # what has lost a reader may now have one alone, or none that reads an optional output
+    for v in freed:  # a value that lost readers may now have a single one, or an optional output none
         if v in work.maker and len(work.users.get(v, ())) <= 1:
             touched.extend((work.maker[v], *work.users.get(v, ())))
     return list(dict.fromkeys(touched))
@@ -294,14 +295,14 @@ def _merge_constants(work: Work) -> None:
 
 
 def _drop_unread(work: Work) -> None:
-    """Nodes none of whose outputs are read go; those that die later go with what replaces their readers."""
+    """Dead code elimination before the first rewrite; later dead nodes are removed by `commit`."""
     for at in sorted(work.nodes, key=lambda k: work.place[k], reverse=True):
         if not any(work.users.get(o) or o in work.pinned for o in work.nodes[at].outputs if o):
             work.remove(at)
 
 
 def _check(before: Graph, after: Graph, fired: dict[str, list[str]]) -> None:
-    """The promises of the step. A broken one is a defect of a rule, and said so."""
+    """The postconditions of rewriting. Raises OnnxFuseError, since a violation is a bug of a rule."""
     after.verify()
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
         raise OnnxFuseError("rewrite: the inputs or outputs changed")
@@ -311,4 +312,4 @@ def _check(before: Graph, after: Graph, fired: dict[str, list[str]]) -> None:
     limit = _FIRINGS_PER_NODE * (len(before.nodes) + 8)
     for name, nodes in fired.items():
         if len(nodes) > limit:
-            raise OnnxFuseError(f"rewrite: {name} fired {len(nodes)} times", hint=f"--disable {name} goes around it")
+            raise OnnxFuseError(f"rewrite: {name} fired {len(nodes)} times", hint=f"--disable {name} avoids it")

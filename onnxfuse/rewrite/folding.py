@@ -1,8 +1,8 @@
-"""The values of nodes whose inputs are constants: small ones at once, large ones when somebody loads them.
+"""Constant folding: small results are computed at once, large ones each time they are loaded.
 
-Nothing that is large and comes from a file is kept: each `load` computes again from the constants behind it, so that
-weights are never in memory twice. What a model itself computes of small constants is kept, since a chain of such nodes
-would be evaluated again for each of its readers.
+Large results that are made from weights in a file are not kept in memory: `load` computes them again, so that weights
+are never in memory twice. Results computed from small constants are kept, since a chain of such nodes would otherwise
+be evaluated again for each reader.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.work import Array, Definitions, Miss
 
-EAGER_BYTES = 64 << 10  # results up to this are computed at once, and always worth a constant
-LARGEST_BYTES = 1 << 20  # what only moves and repeats may grow up to this, and to GROWTH times what it is made of
+EAGER_BYTES = 64 << 10  # results up to this size are always folded, and computed at once
+LARGEST_BYTES = 1 << 20  # results of movement and broadcast may grow up to this, and to GROWTH times their inputs
 GROWTH = 4
-COMPUTED_BYTES = 4 << 20  # what is computed may grow up to this: filters made by a model itself, tables of positions
+COMPUTED_BYTES = 4 << 20  # results of computation may grow up to this (generated filters, position tables)
 LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy has a function for it
 
 Constants = Mapping[str, Constant]
@@ -32,27 +32,27 @@ Move = Callable[[Array], Array]
 
 
 def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Constants) -> dict[str, Constant]:
-    """The outputs of a node as constants. Raises Miss with the reason why they are not."""
+    """The outputs of a node as constants. Raises Miss where an input is not one, or the result would be too large."""
     made = {d.name: d for d in definitions}
     own = [made[o] for o in outputs if o]
     needed = sorted({s for d in definitions for s in sources(d.value)} - made.keys())
     for s in needed:
         if s not in constants:
-            raise Miss(f"{s} is not constant")
+            raise Miss(f"{s} is not a constant")
     shapes = {d.name: _static(d) for d in own}
     size = sum(int(np.prod(shapes[d.name], dtype=np.int64)) * d.value.dtype.bytes for d in own)
     have = sum(constants[s].bytes for s in needed)
     computed = any(computes(d.value) for d in definitions)
     again = not all(constants[s].in_memory or constants[s].bytes <= EAGER_BYTES for s in needed)
     if size > max(EAGER_BYTES, have, COMPUTED_BYTES if computed else min(LARGEST_BYTES, GROWTH * have)):
-        raise Miss(f"{size} bytes from {have} are too many")
+        raise Miss(f"the folded result would grow from {have} to {size} bytes")
     arrays = {s: constants[s] for s in needed}
     move = moved(own[0], arrays) if len(definitions) == 1 else None
     if move is None and work(definitions) > LARGEST_WORK:
-        raise Miss("the evaluation is too long")
+        raise Miss(f"evaluation would visit more than {LARGEST_WORK} elements")
     gathers = any(isinstance(a, Loaded) for d in definitions for i in indices_of(d.value) for a in atoms(i))
     if gathers and size > LARGEST_BYTES:
-        raise Miss("an index may be out of range, which only the evaluation tells")
+        raise Miss("indices of a gather this large are not checked at build time, and may be out of range")
     if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and not again):
         return _now(definitions, own, arrays)
     return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
@@ -62,7 +62,7 @@ def _now(definitions: Definitions, own: list[Definition], arrays: Mapping[str, C
     try:
         values = meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-        raise Miss(f"the runtime would refuse it: {problem}") from None
+        raise Miss(f"evaluation fails, as it would at run time: {problem}") from None
     return {d.name: Constant.of(np.asarray(values[d.name], order="C"), d.value.dtype) for d in own}
 
 
@@ -76,15 +76,15 @@ def _later(
 
 
 def _static(d: Definition) -> tuple[int, ...]:
-    """The shape of a definition that mentions no symbol."""
+    """The shape of a definition without symbolic extents. Raises Miss."""
     extents = [*d.shape, *(r.extent for x in walk(d.value) if isinstance(x, Reduce) for r in x.ranges)]
     if any(e.constant is None for e in extents) or any(symbols_of(i) for i in indices_of(d.value)):
-        raise Miss(f"{d.name} depends on a symbol")
+        raise Miss(f"{d.name} depends on a symbolic dimension")
     return tuple(e.constant or 0 for e in d.shape)
 
 
 def work(definitions: Definitions) -> int:
-    """Elements that one evaluation of static definitions visits."""
+    """Number of elements that one evaluation of static definitions visits."""
     total = 0
     for d in definitions:
         inner = [product([r.extent for r in x.ranges]) for x in walk(d.value) if isinstance(x, Reduce)]
@@ -111,7 +111,7 @@ def moved(d: Definition, arrays: Mapping[str, Constant]) -> Move | None:
 
 
 def load_of(d: Definition) -> Load | None:
-    """The element that a definition is, when it only moves elements; guards that always hold left out."""
+    """The load that a definition consists of, without guards that always hold; None if it computes something."""
     if not isinstance(d.value, Load) or not all(in_range(g.index, g.extent) for g in d.value.guards):
         return None
     return Load(d.value.source, d.value.index, d.value.dtype) if d.value.guards else d.value
@@ -126,7 +126,7 @@ def _reshape(shape: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) 
 
 
 def _cast(array: Array, dtype: np.dtype[np.generic]) -> Array:
-    """The elements as another type; what it cannot hold becomes what the processor makes of it, as in the runtime."""
+    """The elements cast to dtype; values out of its range are converted as the processor does, like in the runtime."""
     with np.errstate(invalid="ignore", over="ignore"):
         return array.astype(dtype, copy=False)
 
@@ -138,9 +138,9 @@ def plain(index: tuple[Index, ...], d: Definition) -> tuple[Index, ...]:
 
 
 def permutation(index: tuple[Index, ...], shape: tuple[Index, ...], d: Definition) -> tuple[int, ...] | None:
-    """The perm of a Transpose of a tensor of this shape that reads it at `index`, when that is all that happens.
+    """The `perm` of the Transpose that reads a tensor of this shape at `index`; None if it is not a permutation.
 
-    Axes of one element go wherever there is room, in their order.
+    Axes of extent 1 fill the remaining places in their order.
     """
     if len(index) != len(d.axes):
         return None

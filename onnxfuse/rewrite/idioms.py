@@ -1,7 +1,7 @@
-"""Chains that ONNX Runtime fuses by itself when it finds them spelled as exporters spell them.
+"""Patterns that ONNX Runtime fuses itself, if they have the form in which exporters write them.
 
-Where our library is absent, and where nodes stay with the runtime, its own fusions are worth more than a multiplication
-saved: so what belongs to such a chain is not rewritten algebraically. Kernels lose nothing, they see scalars anyway.
+Algebraic rules do not change such patterns. Without the library, and for nodes that stay with the runtime, its fusion
+is worth more than a multiplication saved; generated kernels compute the same either way.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ IDIOMS: tuple[tuple[str, Expr], ...] = (
 )
 
 _OPS = frozenset(c.op for _, e in IDIOMS for c in walk(e) if isinstance(c, Call))
-_TALLEST = 6  # nodes between a node of an idiom and its root
+_TALLEST = 6  # nodes between a node of a pattern and its root
 
 
 def idiom_of(work: Work, at: int) -> str:
-    """The runtime's fused operator that a node belongs to a chain of; "" for none."""
+    """The operator as which the runtime fuses a pattern that contains the node; "" for none."""
     level = [at]
     for _ in range(_TALLEST):
         for root in level:
@@ -35,5 +35,5 @@ def idiom_of(work: Work, at: int) -> str:
 
 
 def may_belong(work: Work, at: int) -> bool:
-    """Whether a node's operator occurs in an idiom."""
+    """Whether a node's operator occurs in one of the patterns."""
     return work.nodes[at].op in _OPS

@@ -1,10 +1,9 @@
-"""Linear maps in the order in which they cost least: products of channels trade places with maps of positions.
+"""Linear maps reordered or composed so that they take fewer multiplications.
 
-A pointwise convolution maps channels and leaves positions alone; Resize and AveragePool map positions, each channel by
-the same numbers, which add up to 1. So the one may go before the other, whichever leaves fewer products; a pointwise
-convolution of a Concat is the sum of those of its operands, each where it costs least; and a linear map of channels
-behind another is one whose matrix is the product of theirs. Matrices are multiplied in double precision when they are
-loaded.
+A pointwise (1x1) convolution acts on channels only; Resize and AveragePool act on spatial positions only, with weights
+that sum to 1. So they commute, and the cheaper order is chosen. A pointwise convolution of a Concat is the sum of
+convolutions of its operands, each of which is moved by itself. Two successive linear maps over channels are one map,
+whose matrix is the product of both, computed in double precision when it is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
 from onnxfuse.ops.resize import stretches
-from onnxfuse.rewrite.affine import after, along, unshared
+from onnxfuse.rewrite.affine import affine_after, along, unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation
 from onnxfuse.rewrite.measure import Measure, elements
@@ -31,27 +30,27 @@ _LINEAR = ("MatMul", "Conv")
 
 
 def matrix_of(work: Work, node: Node) -> Constant:
-    """The constant float32 weight of a linear map, one for all elements of a batch. Raises Miss."""
+    """The constant float32 weight of a linear map, not batched. Raises Miss."""
     found = work.constants.get(node.inputs[1])
     if found is None or found.dtype != F32 or len(found.shape) < 2 or (node.op == "MatMul" and len(found.shape) > 2):
-        raise Miss(f"{node.inputs[1]} is not one constant matrix of float32")
+        raise Miss(f"{node.inputs[1]} is not a constant float32 matrix (or is batched)")
     return found
 
 
 def pointwise(work: Work, conv: Node) -> Constant:
-    """The weight of a convolution that maps the channels of each position by itself. Raises Miss."""
+    """The weight of a pointwise convolution (kernel 1x1, stride 1, no padding, one group). Raises Miss."""
     weight, view, rank = matrix_of(work, conv), work.view(conv), len(work.type(conv.inputs[0]).shape)
     ones, zeros = (1,) * (rank - 2), (0,) * (2 * rank - 4)
     stays = view.attr("strides", ones) == ones and view.attr("pads", zeros) == zeros and view.attr("group", 1) == 1
     if weight.shape[2:] != ones or not stays:
-        raise Miss(f"{conv.op} does not map each position by itself")
+        raise Miss(f"{conv.op} is not pointwise (1x1, stride 1, no padding, one group)")
     return weight
 
 
 def sole(work: Work, value: str, *ops: str) -> Node:
-    """The node that makes a value which one node reads, and nobody else, when it is one of these. Raises Miss."""
+    """The producer of a value with a single reader, if it is one of these operators. Raises Miss."""
     if not work.single_use(value):
-        raise Miss(f"{value} is also used elsewhere")
+        raise Miss(f"{value} has other readers")
     return work.made_by(value, *ops)
 
 
@@ -64,7 +63,7 @@ def _bias(conv: Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operand of a Concat along channels: its value, its channels in the whole, and what enlarges it (or None)."""
+    """An operand of a Concat along channels: value, range of channels in the result, and the Resize that makes it."""
 
     value: str
     begin: int
@@ -72,16 +71,16 @@ class Part:
     resize: Node | None
 
 
-def before_resize(work: Work, at: int, trust: bool) -> Draft:
-    """A pointwise convolution of what is enlarged, or of a Concat in which something is, goes before the Resize."""
+def conv_before_resize(work: Work, at: int, trust: bool) -> Draft:
+    """A pointwise convolution moves before the Resize of its input, or of operands of a Concat."""
     conv = work.nodes[at]
     weight, bias, draft = pointwise(work, conv), _bias(conv), Draft(work, at)
     parts = _parts(work, conv.inputs[0])
     plain = [p for p in parts if p.resize is None]
     if len(plain) == len(parts):
-        raise Miss(f"{conv.inputs[0]} is not enlarged")
+        raise Miss(f"{conv.inputs[0]} is not made by an upsampling Resize")
     if _takes_reader(work, conv):
-        raise Miss("what follows joins the convolution first")
+        raise Miss("the affine map behind the Conv is folded into it first")
     terms: list[str] = []
     if plain:
         values = [p.value for p in plain]
@@ -93,7 +92,7 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
             y = draft.node("Conv", inputs, conv.attrs)
             terms.append(draft.node(p.resize.op, (y, *_targets(draft, p.resize, weight.shape[0])), p.resize.attrs))
     if len({draft.type(term).shape for term in terms}) > 1:
-        raise Miss("what is put together must be of one size, and a sum would broadcast what is not")
+        raise Miss("the operands of the Concat have different spatial sizes, which Add would broadcast")
     total = terms[0]
     for term in terms[1:]:
         total = draft.node("Add", (total, term))
@@ -101,40 +100,40 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _takes_reader(work: Work, conv: Node) -> bool:
-    """Whether an affine map follows that moves into the convolution, which a sum would keep from it."""
+    """Whether an affine map follows that can be folded into the convolution, but not into a sum of convolutions."""
     readers = work.users.get(conv.outputs[0], {})
     try:
-        return len(readers) == 1 and after(work, next(iter(readers)), False).settled().gain() > Measure()
+        return len(readers) == 1 and affine_after(work, next(iter(readers)), False).settled().gain() > Measure()
     except Miss:
         return False
 
 
 def _parts(work: Work, value: str) -> list[Part]:
-    """The operands of a Concat along channels, or the value itself, with what enlarges each."""
+    """The operands of a Concat along channels, or the value itself, with the Resize of each. Raises Miss."""
     whole = work.node(value)
     values: Sequence[str] = (value,)
     if whole is not None and whole.key == "Concat" and work.single_use(value):
         if work.view(whole).attr("axis", CHANNELS) % len(work.type(value).shape) != CHANNELS:
-            raise Miss("the Concat is along another axis than the channels")
+            raise Miss("the Concat is not along the channels")
         values = whole.inputs
     parts: list[Part] = []
     begin = 0
     for v in values:
         channels = work.type(v).shape[CHANNELS].constant
         if channels is None or v in work.constants:
-            raise Miss(f"{v} is constant, or its number of channels a symbol")
+            raise Miss(f"{v} is a constant, or its number of channels is symbolic")
         parts.append(Part(v, begin, begin + channels, _resize(work, v)))
         begin += channels
     return parts
 
 
 def _resize(work: Work, value: str) -> Node | None:
-    """The Resize that makes more positions, where it leaves all else alone and nobody else reads them."""
+    """The Resize that makes a value, if it upsamples spatial axes only and the value has one reader; or None."""
     node = work.node(value)
     if node is None or node.key not in ("Resize", "Upsample") or not work.single_use(value):
         return None
     try:
-        work.definitions(work.maker[value])  # refuses what stretches nothing by a known scale
+        work.definitions(work.maker[value])  # raises Miss for scales that are unknown
     except Miss:
         return None
     axes = stretches(work.view(node))
@@ -145,7 +144,7 @@ def _resize(work: Work, value: str) -> Node | None:
 
 
 def _targets(draft: Draft, resize: Node, channels: int) -> tuple[str, ...]:
-    """The other inputs of a Resize of so many channels; sizes that are computed become the scales that they come to."""
+    """Inputs 1.. of a Resize for a number of channels; computed sizes are replaced by equal scales."""
     work, inputs = draft.work, resize.inputs[1:]
     rank = len(work.type(resize.outputs[0]).shape)
     named = [a % rank for a in work.view(resize).attr("axes", range(rank))]
@@ -161,7 +160,7 @@ def _targets(draft: Draft, resize: Node, channels: int) -> tuple[str, ...]:
 
 
 def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) -> str:
-    """The weight for the channels of some parts."""
+    """The name of the weight restricted to the input channels of some parts. Raises Miss."""
     spans = [(p.begin, p.end) for p in parts]
     if spans == [(0, weight.shape[1])]:
         return conv.inputs[1]
@@ -176,15 +175,15 @@ def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) 
     return draft.lazily(weight.dtype, shape, load, tag, conv.inputs[1])
 
 
-def pool_first(work: Work, at: int, trust: bool) -> Draft:
-    """An average of what a pointwise convolution makes is the convolution of the averages."""
+def pool_before_conv(work: Work, at: int, trust: bool) -> Draft:
+    """Average pooling of a pointwise convolution becomes a pointwise convolution of the pooled input."""
     pool = work.nodes[at]
     conv = sole(work, pool.inputs[0], "Conv")
     pointwise(work, conv)
     view = work.view(pool)
     padded = any(view.attr("pads", (0,))) or view.attr("ceil_mode", 0) or view.attr("auto_pad", "NOTSET") != "NOTSET"
     if _bias(conv) and padded and view.attr("count_include_pad", 0):
-        raise Miss("averages that count padding do not hold the whole bias")
+        raise Miss("the pooling averages over padding, where the bias is missing")
     draft = Draft(work, at)
     mean = draft.node(pool.op, (conv.inputs[0],), pool.attrs)
     return draft.replace(pool.outputs[0], draft.node("Conv", (mean, *conv.inputs[1:]), conv.attrs))
@@ -195,9 +194,9 @@ def pool_first(work: Work, at: int, trust: bool) -> Draft:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A linear map of channels: its node, the constant added to what it makes, and the nodes that move that, in order.
+    """A linear map over channels: its node, a constant added to its result, and the data movements behind it in order.
 
-    With each move stands the axis at which it leaves the channels.
+    Each movement has the axis of the channels in its output.
     """
 
     node: Node
@@ -207,12 +206,12 @@ class Head:
 
     @property
     def channels(self) -> int:
-        """How many it makes."""
+        """Number of output channels."""
         return self.weight.shape[0 if self.node.op == "Conv" else -1]
 
 
-def of_linear(work: Work, at: int, trust: bool) -> Draft:
-    """A linear map of the channels that another one makes is one linear map."""
+def linear_of_linear(work: Work, at: int, trust: bool) -> Draft:
+    """Two successive linear maps over channels become one."""
     node = work.nodes[at]
     weight = pointwise(work, node) if node.op == "Conv" else matrix_of(work, node)
     head = _head(work, node.inputs[0], _axis(work, node, node.inputs[0]))
@@ -233,12 +232,12 @@ def of_linear(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _axis(work: Work, node: Node, value: str) -> int:
-    """The axis of the channels in what a linear map reads or makes."""
+    """The axis of the channels in an input or output of a linear map."""
     return CHANNELS if node.op == "Conv" else len(work.type(value).shape) - 1
 
 
 def _head(work: Work, value: str, axis: int) -> Head:
-    """The linear map that makes the channels which a value has at an axis. Raises Miss."""
+    """The linear map whose output channels a value has at an axis. Raises Miss."""
     moves: list[tuple[Node, int]] = []
     while (before := _axis_before(work, value, axis)) is not None:
         node = work.nodes[work.maker[value]]
@@ -249,22 +248,22 @@ def _head(work: Work, value: str, axis: int) -> Head:
     if node.op == "Add":
         x, bias = sorted(node.inputs, key=lambda i: i in work.constants)
         if bias not in work.constants or work.type(x) != work.type(node.outputs[0]):
-            raise Miss(f"{node.op} does not add a constant bias")
+            raise Miss(f"{node.op} does not add a constant that broadcasts to the product")
         node = sole(work, x, *_LINEAR)
     weight = matrix_of(work, node)
     if node.inputs[0] in work.constants:
-        raise Miss(f"{node.outputs[0]} is constant")
+        raise Miss(f"{node.outputs[0]} is a constant")
     if node.op == "Conv" and work.view(node).attr("group", 1) != 1:
         raise Miss("the convolution is grouped")
     if axis != _axis(work, node, node.outputs[0]):
-        raise Miss("channels are mixed with positions in between")
+        raise Miss("the two linear maps contract different axes")
     return Head(node, weight, bias, tuple(moves))
 
 
 def _axis_before(work: Work, value: str, axis: int) -> int | None:
-    """Where the node that makes a value, and only moves it, finds what it leaves as a whole axis; None for others.
+    """The input axis that a data movement maps to `axis` of its output; None if the producer is no data movement.
 
-    Raises Miss where others read the value, or the axis is not a whole one.
+    Raises Miss where the value has other readers, or the axis is merged or split by the movement.
     """
     at = work.maker.get(value)
     if at is None or not work.moves(at):
@@ -274,19 +273,19 @@ def _axis_before(work: Work, value: str, axis: int) -> int | None:
     if perm is not None:
         return perm[axis]
     if not work.is_view(at):
-        raise Miss(f"{move.op} neither permutes axes nor keeps the order of elements")
+        raise Miss(f"{move.op} is neither a transposition nor a reshape")
     return whole_axis(work.type(move.inputs[0]).shape, work.type(value).shape, axis)
 
 
 def _permutation(work: Work, at: int) -> tuple[int, ...] | None:
-    """The order in which a node takes the axes of what it reads; None where it does another thing."""
+    """The permutation of axes that a node applies; None if it is no transposition."""
     d = work.definitions(at)[-1]
     load = load_of(d)
     return None if load is None else permutation(load.index, work.type(load.source).shape, d)
 
 
 def _moved(draft: Draft, move: Node, axis: int, y: str, rows: int) -> str:
-    """A move of the same positions with so many channels, which it leaves at an axis."""
+    """The same movement of a value with another number of channels, `rows`, at `axis` of the output."""
     want = list(draft.work.type(move.outputs[0]).shape)
     perm = _permutation(draft.work, draft.work.maker[move.outputs[0]])
     if perm is not None:
@@ -298,7 +297,7 @@ def _moved(draft: Draft, move: Node, axis: int, y: str, rows: int) -> str:
 
 
 def _composed(draft: Draft, head: Head, node: Node, rows: int, matrix: Callable[[], Array]) -> str:
-    """The head with the matrix of what follows it multiplied to its weight and bias, and with what that adds itself."""
+    """The composition of two linear maps: product of the weights, and a bias made of both."""
     conv, weight = head.node.op == "Conv", head.weight
     shape = (rows, *weight.shape[1:]) if conv else (weight.shape[0], rows)
 
@@ -319,7 +318,7 @@ def _composed(draft: Draft, head: Head, node: Node, rows: int, matrix: Callable[
 
 
 def _shift(work: Work, head: Head, node: Node, matrix: Callable[[], Array]) -> Array:
-    """What both linear maps add to the channels of the second. Raises Miss."""
+    """The bias of the composed map, for the channels of the second. Raises Miss."""
     made = head.node.outputs[0]
     inner, outer = np.zeros(head.channels), np.zeros(())
     if head.bias:
@@ -333,7 +332,7 @@ def _shift(work: Work, head: Head, node: Node, matrix: Callable[[], Array]) -> A
     with np.errstate(all="ignore"):
         shift = (matrix() @ inner if inner.any() else 0) + outer
     if not np.isfinite(shift.astype(F32.numpy)).all():
-        raise Miss("the bias is not finite")
+        raise Miss("the composed bias overflows")
     return shift
 
 
@@ -342,24 +341,24 @@ STEPS: tuple[Step, ...] = (
         "conv-before-resize",
         "Conv(Concat(Resize(x), ..., y), w) => Resize(Conv(x, w1)) + ... + Conv(y, wn)",
         "reassociates",
-        before_resize,
+        conv_before_resize,
         frozenset({"Conv"}),
-        ("constant(w)", "the Conv is pointwise", "positions alone are enlarged", "fewer products"),
+        ("constant(w)", "the Conv is pointwise", "the Resize upsamples spatial axes only", "fewer multiplications"),
     ),
     Step(
         "pool-before-conv",
         "AveragePool(Conv(x, w, b)) => Conv(AveragePool(x), w, b)",
         "reassociates",
-        pool_first,
+        pool_before_conv,
         frozenset({"AveragePool", "GlobalAveragePool"}),
-        ("constant(w)", "the Conv is pointwise", "no padding is counted where there is b", "fewer products"),
+        ("constant(w)", "the Conv is pointwise", "no b, or no padding in the averages", "fewer multiplications"),
     ),
     Step(
         "linear-of-linear",
         "linear(move(linear(x, w1, b1)), w2, b2) => move(linear(x, w1@w2, b1@w2 + b2))",
         "reassociates",
-        of_linear,
+        linear_of_linear,
         frozenset({"Conv", "MatMul"}),
-        ("constant(w1)", "constant(w2)", "the second maps channels alone", "fewer products"),
+        ("constant(w1)", "constant(w2)", "both contract the same axis", "fewer multiplications"),
     ),
 )

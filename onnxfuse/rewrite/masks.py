@@ -1,8 +1,8 @@
-"""Masks that are true everywhere are dropped, and operands that an operator broadcasts anyway are not expanded.
+"""Removal of masks that are always true, and of Expands before operators that broadcast.
 
-`And(true, m)` is m broadcast to a larger shape, and so is `Expand(m)`. Nothing needs the larger shape where the readers
-broadcast m anyway: so m takes the place, and the elementwise operators on the way are made again for its shape, up to
-those whose result has the same shape as before.
+`And(true, m)` and `Expand(m)` broadcast m to a larger shape. Where the readers broadcast m themselves, they read m
+instead; elementwise operators in between are rebuilt for the smaller shape, down to those whose result has the same
+shape as before.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from onnxfuse.rewrite.proofs.positions import always_true
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
-_FURTHEST = 256  # nodes that are made again
+_FURTHEST = 256  # most nodes that are rebuilt
 
 
-def true_operand(work: Work, at: int, trust: bool) -> Draft:
-    """And with an operand that holds everywhere gives way to the other one."""
+def and_true(work: Work, at: int, trust: bool) -> Draft:
+    """And with an operand that is true everywhere is replaced by the other one."""
     node = work.nodes[at]
     for known, other in (node.inputs, node.inputs[::-1]):
         if always_true(work, known):
             return _smaller(Draft(work, at), node.outputs[0], other)
-    raise Miss(f"no operand of {node.name or node.op} is known to hold everywhere")
+    raise Miss(f"no operand of {node.name or node.op} is proven to be true everywhere")
 
 
-def expanded(work: Work, at: int, trust: bool) -> Draft:
-    """Expand gives way to what it expands."""
+def expand_before_broadcast(work: Work, at: int, trust: bool) -> Draft:
+    """Expand is replaced by its input, which readers broadcast."""
     node = work.nodes[at]
     return _smaller(Draft(work, at), node.outputs[0], node.inputs[0])
 
 
 def _smaller(draft: Draft, old: str, new: str) -> Draft:
-    """Let the readers of `old` read `new`, of which it is a broadcast, and make again what has another shape then."""
+    """Let readers of `old` read `new`, which broadcasts to it, and rebuild nodes whose shape changes. Raises Miss."""
     work = draft.work
     values = {old: new}
     queue = [(work.place[draft.root], draft.root)]
@@ -51,7 +51,7 @@ def _smaller(draft: Draft, old: str, new: str) -> Draft:
             draft.replace(result, value)
             continue
         if result in work.pinned or len(seen) > _FURTHEST:
-            raise Miss(f"{result} must keep its shape")
+            raise Miss(f"the shape of {result} must not change, or too many nodes would be rebuilt")
         values[result] = value
         for reader in work.users.get(result, ()):
             heappush(queue, (work.place[reader], reader))
@@ -65,6 +65,13 @@ def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("true-operand", "And(true, m) => m", "exact", true_operand, frozenset({"And"}), ("true holds everywhere",)),
-    Step("expanded", "f(Expand(m), x) => f(m, x)", "exact", expanded, frozenset({"Expand"}), ("x has the shape",)),
+    Step("and-true", "And(true, m) => m", "exact", and_true, frozenset({"And"}), ("true is proven",)),
+    Step(
+        "expand-before-broadcast",
+        "f(Expand(m), x) => f(m, x)",
+        "exact",
+        expand_before_broadcast,
+        frozenset({"Expand"}),
+        ("x is not broadcast",),
+    ),
 )

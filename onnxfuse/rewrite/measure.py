@@ -1,7 +1,7 @@
 """The termination measure of rewriting: cost, then the number of nodes, then the distance from the canonical form.
 
 Cost adds scalar work, bytes moved and launches in one unit (about a picosecond per vector operation); symbols count as
-`NOMINAL`. It orders rewrites and decides nothing else: the planner has its own model, in time.
+`NOMINAL`. It is only used to order rewrites; the planner has its own cost model, in seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onnxfuse.rewrite.work import Definitions, Miss
 
 NOMINAL = 64
 LAUNCH = 20_000
-_PRODUCT = 2  # a term of a sum of products
-VIEW_LAUNCH = 2_000  # of what only takes a part of a tensor, or gives it another shape
-UNTYPED = 1 << 40  # a node that reads what nobody knows the shape of: no kernel is made of it
+_PRODUCT = 2  # cost of a multiply-add of a contraction
+VIEW_LAUNCH = 2_000  # cost of a node that only takes a part of a tensor, or reshapes it
+UNTYPED = 1 << 40  # cost of a node with an input of unknown shape, which cannot become a kernel
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +42,7 @@ class Measure:
 
 
 def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType | None], opset: int) -> int:
-    """Cost of a node; one that no row defines costs a launch."""
+    """Cost of a node; without a row, that of a launch and of its bytes."""
     row = ROWS.find(node, opset)
     if row is not None and takes_a_part(row):
         return VIEW_LAUNCH
@@ -58,7 +58,7 @@ def _bytes(type_: TensorType | None) -> int:
 
 
 def elements(shape: Iterable[Index]) -> int:
-    """How many elements a shape has, symbols counted as `NOMINAL`."""
+    """Number of elements of a shape, with `NOMINAL` for symbols."""
     total = 1
     for e in shape:
         total *= max(0, int(evaluate(e, lambda a: NOMINAL if isinstance(a, Symbol) else 0)))
@@ -70,7 +70,7 @@ def _work(x: Scalar) -> int:
     if isinstance(x, Apply):
         return inner + int(FUNCTIONS[x.fn].cost)
     if isinstance(x, Reduce):
-        if sides_of(x) is not None:  # zero points and scales are taken off the sums
+        if sides_of(x) is not None:  # zero points and scales are applied to the sums
             return elements(r.extent for r in x.ranges) * _PRODUCT
         return elements(r.extent for r in x.ranges) * (inner + len(x.body))
     return inner

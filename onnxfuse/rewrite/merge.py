@@ -1,4 +1,4 @@
-"""Contractions that share their input side by side: one product with the weights concatenated, sliced afterwards."""
+"""Products with the same input merged into one: the weights are concatenated, the result is sliced (as for QKV)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
-_DEEPEST = 8  # elementwise nodes between a product and where it meets another one
+_DEEPEST = 8  # elementwise nodes behind a product that are searched for a use together with another product
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One product: its weight, the value that leaves it (behind the bias), and the bias if it has one."""
+    """One product: its weight, its result (after the bias), its bias or "", and its number of columns."""
 
     weight: str
     out: str
@@ -28,8 +28,8 @@ class Branch:
     dtype: str
 
 
-def side_by_side(work: Work, at: int, trust: bool) -> Draft:
-    """MatMul (with or without a constant bias added) or Gemm of one input and several weights becomes one of them."""
+def merged_products(work: Work, at: int, trust: bool) -> Draft:
+    """Several MatMuls (with or without a constant bias) or Gemms with the same input become one."""
     node = work.nodes[at]
     branches: list[Branch] = []
     for other in sorted(work.users.get(node.inputs[0], ()), key=lambda k: work.place[k]):
@@ -43,14 +43,14 @@ def side_by_side(work: Work, at: int, trust: bool) -> Draft:
     same = [b for b in branches if b.dtype == mine.dtype and work.constants[b.weight].shape[_depth_axis(node)] == depth]
     same = _apart(work, same)
     if len(same) < 2 or same[0] != mine:
-        raise Miss(f"{node.inputs[0]} feeds no other product with constant weights behind this one")
+        raise Miss(f"{node.inputs[0]} has no later product with constant weights of equal depth and type")
     return _merged(Draft(work, at), node, same)
 
 
 def _apart(work: Work, branches: list[Branch]) -> list[Branch]:
-    """Branches without those that meet each other in elementwise work, as a gate and what it lets through.
+    """Branches without those whose results meet in elementwise operators, such as a gate and the value it multiplies.
 
-    What one of them makes, the other one's product takes up when it stores; of pieces of one product, both would be
+    Unmerged, one of the two is combined with the other in the epilogue of its product. Merged, both would have to be
     stored and read again.
     """
     behind = [_behind(work, b.out) for b in branches]
@@ -59,7 +59,7 @@ def _apart(work: Work, branches: list[Branch]) -> list[Branch]:
 
 
 def _behind(work: Work, value: str) -> set[int]:
-    """The elementwise nodes that a value reaches through such nodes alone."""
+    """The elementwise nodes that a value reaches through elementwise nodes only."""
     found: set[int] = set()
     values = {value}
     for _ in range(_DEEPEST):
@@ -81,12 +81,12 @@ def _depth_axis(node: Node) -> int:
 def _branch(work: Work, node: Node) -> Branch:
     weight = work.constants.get(node.inputs[1])
     if weight is None or len(weight.shape) != 2 or not weight.dtype.floating or not work.single_use(node.inputs[1]):
-        raise Miss(f"{node.inputs[1]} is not a constant matrix with one reader")
+        raise Miss(f"the weight {node.inputs[1]} is not a constant matrix with one reader")
     columns = weight.shape[1 - _depth_axis(node)]
     if node.op == "Gemm":
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias and not _is_vector(work, bias, columns):
-            raise Miss(f"{bias} is not a constant vector")
+            raise Miss(f"the bias {bias} is not a constant vector")
         return Branch(node.inputs[1], node.outputs[0], bias, columns, weight.dtype.name)
     out, bias = node.outputs[0], ""
     if work.single_use(out):
@@ -98,7 +98,7 @@ def _branch(work: Work, node: Node) -> Branch:
 
 
 def _is_vector(work: Work, bias: str, columns: int) -> bool:
-    """Whether a value is a constant that varies along columns alone."""
+    """Whether a value is a constant that varies along columns only."""
     found = work.constants.get(bias)
     return found is not None and (found.size == 1 or (found.size == columns and found.shape[-1] == columns))
 
@@ -126,7 +126,7 @@ def _merged(draft: Draft, node: Node, branches: list[Branch]) -> Draft:
 
 
 def joined(weights: Sequence[Constant], axis: int) -> Callable[[], Array]:
-    """A load of the weights side by side."""
+    """A load of the concatenated weights."""
     return lambda: np.concatenate([w.load() for w in weights], axis)
 
 
@@ -140,7 +140,7 @@ def _joined_bias(draft: Draft, branches: list[Branch]) -> str:
 
 
 def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
-    """One branch's columns of the product. Not a Split: whoever reads a Slice may take it along."""
+    """One branch's columns of the product. Slices rather than a Split, since each can be fused into its readers."""
     if draft.work.opset >= 10:
         return draft.node("Slice", (y, *(draft.ints((value,)) for value in (start, end, axis))))
     attrs: dict[str, Attribute] = {"starts": (start,), "ends": (end,), "axes": (axis,)}
@@ -149,17 +149,17 @@ def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "side-by-side",
+        "merged-products",
         "x@w1 + b1, x@w2 + b2, ... => slices of x@[w1 w2 ...] + [b1 b2 ...]",
         "exact",
-        side_by_side,
+        merged_products,
         frozenset({"MatMul", "Gemm"}),
         (
             "constant(w)",
             "constant(b)",
             "one reader of each w",
             "equal depth and element type",
-            "the pieces do not meet in elementwise work",
+            "the results are not combined elementwise",
         ),
     ),
 )

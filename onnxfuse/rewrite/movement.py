@@ -1,4 +1,4 @@
-"""Chains of operators that only move elements, composed as index maps and recognised as one operator, or none."""
+"""Chains of data movement, composed as index maps and replaced by one Reshape or Transpose, or by nothing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from onnxfuse.rewrite.proofs.positions import located
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 
-_LONGEST = 16  # nodes of one chain that are composed
+_LONGEST = 16  # most nodes of a chain that are composed
 
 Shape = tuple[Index, ...]
 
 
-def moves(work: Work, at: int, trust: bool) -> Draft:
-    """The node reads from as far up its chain as one operator says what the chain does."""
+def movement_chain(work: Work, at: int, trust: bool) -> Draft:
+    """The longest chain of data movement above a node that is equal to one operator becomes that operator."""
     chain = _chain(work, at)
     seen, reason = work.stuck.get(at, ((), ""))
     if len(seen) == len(chain) and all(a is b for a, b in zip(seen, chain, strict=True)):
-        raise Miss(reason)  # composing index maps is dear, and nothing in the chain has changed since
+        raise Miss(reason)  # composing index maps is expensive, and the chain has not changed since
     for depth, (source, index) in reversed(list(enumerate(_ancestors(work, chain)))):
         try:
             return recognised(work, at, chain[0][0], source, index, alone=depth == 0)
@@ -38,9 +38,9 @@ def moves(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
-    """What a node and those above it compute, as far up as each only moves elements of one value."""
+    """The definitions of a node and its producers, as far up as each only moves elements of one value. Raises Miss."""
     if load_of(work.definitions(at)[-1]) is None or len(work.definitions(at)) != 1:
-        raise Miss(f"{work.nodes[at].op} does not only move elements")
+        raise Miss(f"{work.nodes[at].op} is not pure data movement")
     chain: list[Definitions] = []
     above: int | None = at
     while above is not None and len(chain) < _LONGEST:
@@ -57,7 +57,7 @@ def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
 
 
 def _ancestors(work: Work, chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
-    """Values that the first value of a chain is a rearrangement of, nearest first, and where it reads them."""
+    """The inputs along a chain, nearest first, each with the composed index map by which the chain reads it."""
     index: Shape | None = None
     for (d,) in chain:
         load = load_of(d)
@@ -72,7 +72,7 @@ def _through(d: Definition, load: Load, index: Shape) -> Shape:
 
 
 def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:
-    """The operator that reads `source` at `index`; with `alone`, only where the node itself is not as simple."""
+    """The Reshape or Transpose that reads `source` at `index`; with `alone`, unless the node is one. Raises Miss."""
     draft, have = Draft(work, at), work.type(source).shape
     here = plain(tuple(map(Index.of, d.axes)), d)
     there = plain(index, d)
@@ -88,11 +88,11 @@ def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *,
     perm = permutation(index, have, d)
     if perm is not None and not alone:
         return draft.replace(d.name, draft.node("Transpose", (source,), {"perm": perm}))
-    raise Miss("the chain is neither a Reshape nor a Transpose")
+    raise Miss("the movements together are neither a Reshape nor a Transpose")
 
 
 def reshaped(draft: Draft, source: str, want: Shape) -> str:
-    """source under another shape: Reshape to a constant, Squeeze, Unsqueeze, or Reshape to a target that is there."""
+    """source reshaped: by Reshape to a constant, Squeeze, Unsqueeze, or Reshape to the root's target. Raises Miss."""
     have = draft.type(source).shape
     target = spelled(have, want)
     if target is not None:
@@ -106,21 +106,21 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     root = draft.work.nodes[draft.root]
     if root.op == "Reshape" and all(e != 0 for e in draft.work.known.get(root.inputs[1], (Index.of(0),))):
         return draft.node("Reshape", (source, root.inputs[1]))
-    raise Miss(f"{want!r} cannot be spelled as a constant")
+    raise Miss(f"the target shape {want!r} cannot be written as a constant")
 
 
-def squeezed_last(work: Work, at: int, trust: bool) -> Draft:
-    """An elementwise node with numbers beside comes before a Squeeze of whatever axes have one element.
+def squeeze_last(work: Work, at: int, trust: bool) -> Draft:
+    """An elementwise node whose other operands are scalars moves before a Squeeze without axes.
 
-    Only when the model runs it is known which those are, and then the rank of what follows.
+    The axes that such a Squeeze removes, and so the rank of its result, are known only at run time.
     """
     node = work.nodes[at]
     wide = [i for i in node.inputs if i not in work.constants]
     if len(wide) != 1 or len(node.outputs) != 1 or any(work.type(i).shape for i in node.inputs if i != wide[0]):
-        raise Miss(f"{node.op} reads more than one value and numbers")
+        raise Miss(f"{node.op} has another operand that is no constant scalar")
     squeeze = work.made_by(wide[0], "Squeeze")
     if work.types.get(wide[0]) is not None or any(squeeze.inputs[1:]) or "axes" in squeeze.attrs:
-        raise Miss("the rank of what it reads is known")
+        raise Miss("the rank of its input is known")
     draft, source = Draft(work, at), squeeze.inputs[0]
     out = draft.node(node.op, [source if i == wide[0] else i for i in node.inputs], node.attrs)
     (meaning,) = draft.meanings[out]
@@ -135,18 +135,18 @@ def squeezed_last(work: Work, at: int, trust: bool) -> Draft:
 
 
 def whole_axis(have: Shape, want: Shape, axis: int) -> int:
-    """The axis of `have` that is the named one of `want`, another shape of the same elements.
+    """The axis of the shape `have` that a reshape to `want` leaves unchanged as `axis`.
 
-    Among axes of one element, which do not differ, it is the last. Raises Miss where there is none.
+    Of several axes of extent 1, the last. Raises Miss where there is none.
     """
     for k in reversed(range(len(have))):
         if have[k] == want[axis] and product(have[:k]) == product(want[:axis]):
             return k
-    raise Miss("the axis is made of others, or part of one")
+    raise Miss("the reshape merges or splits the axis")
 
 
 def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
-    """The axes of one element that `longer` has and `shorter` has not; none when that is not the difference."""
+    """The axes of extent 1 that `longer` has in addition to `shorter`; () if they differ otherwise."""
     axes: list[int] = []
     for at, e in enumerate(longer):
         if at - len(axes) < len(shorter) and shorter[at - len(axes)] == e:
@@ -158,6 +158,6 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves),
-    Step("squeezed-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeezed_last, when=("n is a number",)),
+    Step("movement-chain", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", movement_chain),
+    Step("squeeze-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeeze_last, when=("n is a scalar",)),
 )

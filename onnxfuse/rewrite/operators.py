@@ -1,4 +1,4 @@
-"""Which operators are which scalar functions, read off their rows, so that laws of functions are laws of operators."""
+"""The scalar function of each elementwise operator, found by probing its row, so that laws apply to operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBE_OPSET = 20
 
 @lru_cache(maxsize=1)
 def functions() -> dict[str, Function]:
-    """Operators whose row is one scalar function of their inputs, in order."""
+    """Operators whose row is one scalar function of all inputs in order."""
     found: dict[str, Function] = {}
     for op in ROWS.rows:
         for arity in (1, 2):
@@ -29,7 +29,7 @@ def functions() -> dict[str, Function]:
 
 
 def _probed(op: str, arity: int, dtype: DType) -> str | None:
-    """The function that an operator applies to operands of one shape, all in order and nothing else."""
+    """The function that an operator applies to operands of equal shape in their order; None for others."""
     inputs = ("a", "b")[:arity]
     type_ = TensorType(dtype, (Index.of(2),))
     node = Node(op, inputs, ("o",))
@@ -41,14 +41,14 @@ def _probed(op: str, arity: int, dtype: DType) -> str | None:
     value = made[0].value
     if not isinstance(value, Apply) or value.fn == "cast" or len(value.args) != arity:
         return None
-    axes = tuple(map(Index.of, made[0].axes))  # an operand of another shape would be read elsewhere
+    axes = tuple(map(Index.of, made[0].axes))  # an operand that is not elementwise would be read at another index
     direct = [a == Load(i, axes, a.dtype) for a, i in zip(value.args, inputs, strict=True)]
     return value.fn if all(direct) and FUNCTIONS[value.fn].arity == arity else None
 
 
 @lru_cache(maxsize=1)
 def operator_of() -> dict[str, str]:
-    """The operator that applies a scalar function; the first one where there are several."""
+    """The first operator that applies each scalar function."""
     found: dict[str, str] = {}
     for op, fn in functions().items():
         found.setdefault(fn.name, op)
@@ -56,6 +56,6 @@ def operator_of() -> dict[str, str]:
 
 
 def commutes(op: str) -> bool:
-    """Whether the operands of an operator may change places."""
+    """Whether an operator is commutative."""
     fn = functions().get(op)
     return fn is not None and "c" in fn.laws

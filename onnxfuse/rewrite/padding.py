@@ -1,4 +1,4 @@
-"""Zeros that a Pad puts around the input of a convolution become the convolution's own padding."""
+"""A Pad with zeros before a convolution becomes padding of the convolution."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from onnxfuse.rewrite.work import Miss, Work
 
 
 def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
-    """Conv(Pad(x)) of zeros around the spatial axes is Conv(x) with larger pads."""
+    """Conv(Pad(x)) with zeros along spatial axes becomes Conv(x) with larger pads."""
     conv = work.nodes[at]
     pad = work.made_by(conv.inputs[0], "Pad")
     auto = work.view(conv).attr("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID"):
-        raise Miss("automatic padding depends on the padded extents")
+        raise Miss("auto_pad of the Conv depends on the padded extents")
     rank = len(work.type(pad.inputs[0]).shape)
     low, high = _amounts(work, pad, rank)
     if any(low[:2]) or any(high[:2]) or min(low + high) < 0:
-        raise Miss("channels are padded, or elements cut off")
+        raise Miss("the Pad extends batch or channels, or has negative amounts")
     none = (0,) * (2 * rank - 4)
     have = none if auto == "VALID" else work.view(conv).attr("pads", none)
     pads = tuple(h + p for h, p in zip(have, (*low[2:], *high[2:]), strict=True))
@@ -28,10 +28,10 @@ def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _amounts(work: Work, pad: Node, rank: int) -> tuple[list[int], list[int]]:
-    """Elements that a Pad of zeros puts before and behind each axis."""
+    """The elements that a Pad with zeros adds before and after each axis. Raises Miss."""
     view = work.view(pad)
     if view.attr("mode", "constant") != "constant":
-        raise Miss("the padding is not constant")
+        raise Miss("the mode of the Pad is not constant")
     if work.opset < 11:
         fill: float | None = float(view.attr("value", 0.0))
         given = list(view.attr("pads", ()))
@@ -42,7 +42,7 @@ def _amounts(work: Work, pad: Node, rank: int) -> tuple[list[int], list[int]]:
     if view.has(3):
         where = [(e.constant or 0) % rank for e in work.known.get(pad.inputs[3], ())]  # type: ignore[assignment]
     if fill != 0 or len(given) != 2 * len(where) or any(g is None for g in given):
-        raise Miss("the padding is not zero, or known only when the model runs")
+        raise Miss("the Pad does not fill with zeros, or its amounts are not constants")
     low, high = [0] * rank, [0] * rank
     for k, axis in enumerate(where):
         low[axis], high[axis] = int(given[k] or 0), int(given[k + len(where)] or 0)

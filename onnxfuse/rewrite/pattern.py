@@ -1,4 +1,4 @@
-"""Both sides of a rewrite law as data: expressions over named variables, read from text and printed as text.
+"""The patterns of rewrite laws: expressions over named variables, parsed from text and printed as text.
 
 A law is written as Python: `(x*a)*b => x*(a*b)`. Lower-case names are values, literals are constants all of whose
 elements have that value, calls are operators of the default domain, `@` is MatMul. `**k` at the end of a call stands
@@ -35,7 +35,7 @@ class Num:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator; `rest` names what stands for its attributes and further inputs ("": it has no attributes)."""
+    """An operator; `rest` is the name bound to its attributes and further inputs ("": it must have none)."""
 
     op: str
     args: tuple[Expr, ...]

@@ -1,6 +1,6 @@
-"""One constant factor moved up to a constant that takes it: through contractions, sums, products and movement.
+"""A scalar factor folded into constants above it, through contractions, sums, products and data movement.
 
-The scale of attention, `(q @ k) * s` or `q * s`, thus ends in the weights that q is made with, and costs nothing.
+The scale of attention, `(q @ k) * s` or `q * s`, is folded into the weights of q, and costs nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 _DEEPEST = 24
 
-Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its maker that take the factor
+Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its producer that are scaled
 
 
-def absorbed(work: Work, at: int, trust: bool) -> Draft:
-    """Mul or Div by one constant number vanishes into a constant further up."""
+def scale_into_weights(work: Work, at: int, trust: bool) -> Draft:
+    """A Mul or Div by a constant scalar is folded into constants that the value is computed from."""
     node = work.nodes[at]
     x, factor = _factor(work, node)
     path: Path = {}
     if not _reaches(work, x, path, _DEEPEST):
-        raise Miss(f"no constant takes the factor of {x}")
+        raise Miss(f"no weights or constants above {x} can be scaled instead")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], _scaled(draft, x, factor, path))
 
@@ -36,15 +36,15 @@ def _factor(work: Work, node: Node) -> tuple[str, float]:
         x, c = c, x
     value = work.number(c)
     if value is None or x in work.constants or not work.type(x).dtype.floating:
-        raise Miss(f"{c} is not one number")
+        raise Miss(f"{c} is not a uniform constant, or {x} is no floating-point variable")
     factor = value if node.op == "Mul" or value == 0 else 1.0 / value
     if not np.isfinite(factor) or not 1e-18 < abs(factor) < 1e18:
-        raise Miss(f"a factor of {value} is out of proportion")
+        raise Miss(f"the factor {value:g} is too large or too small to be folded")
     return x, factor
 
 
 def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
-    """Whether a factor of v can end in constants; `path` then says where it goes."""
+    """Whether a factor of v can be folded into constants; `path` then has the inputs to scale."""
     if v in work.constants:
         taker = work.constants[v]
         return taker.dtype.floating and (taker.size <= SMALL or work.single_use(v))
@@ -72,7 +72,7 @@ def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _moves_first(work: Work, node: Node) -> bool:
-    """Whether the only output of a node has elements of its first input, none of them under a guard."""
+    """Whether a node only moves elements of its first input, without padding."""
     at = work.maker[node.outputs[0]]
     loads = [load_of(d) for d in work.definitions(at)] if work.moves(at) else []
     return len(loads) == 1 and loads[0] is not None and loads[0].source == node.inputs[0]
@@ -99,7 +99,7 @@ STEPS: tuple[Step, ...] = (
         "scale-into-weights",
         "f(w)*c => f(w*c)",
         "reassociates",
-        absorbed,
+        scale_into_weights,
         frozenset({"Mul", "Div"}),
         ("scalar(c)", "constant(w)", "f consists of contractions, sums, products and movement", "only c reads f(w)"),
     ),

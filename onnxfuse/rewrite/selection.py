@@ -1,8 +1,8 @@
-"""Slices and Gathers pushed towards inputs: an operator that works place by place computes only what is read.
+"""Slices and Gathers moved before the operators that make their input, which then compute only what is read.
 
-A Slice or Gather behind it moves in front of it, to all operands that run along the axis. So of the last layer of a
-classifier that reads one token, only the keys and values are computed for all of them. Which operators those are
-follows from their rows: every load has the axis as one plain index of its own, or not at all.
+A Slice or Gather along an axis moves to all operands that have the axis. So in the last layer of a classifier that
+reads one token, only keys and values are computed for all tokens. An operator allows it if in its row every load is
+indexed with the axis itself in one dimension, or does not depend on it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from onnxfuse.rewrite.movement import reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
 
-LAST = 2**63 - 1  # an end behind every element
+LAST = 2**63 - 1  # `ends` of a Slice up to the last element
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a Slice or Gather reads along one axis of its input; `place` is that of a Gather with one index."""
+    """A Slice or Gather along one axis of its input; `place` is the index of a Gather with a scalar index."""
 
     node: Node
     axis: int
     place: int | None
 
     def of(self, draft: Draft, value: str, axis: int) -> str:
-        """The same selected from another value along an axis of it, which stays."""
+        """The same selection from another value along one of its axes, which is kept. Returns the new value's name."""
         if self.place is not None:
             if self.place not in (0, -1) and draft.type(value).shape[axis].constant is None:
                 return draft.node("Gather", (value, draft.ints((self.place,))), {"axis": axis})
@@ -54,7 +54,7 @@ def selection_of(work: Work, node: Node) -> Selection:
     """A node as a selection along one axis. Raises Miss."""
     view, rank = work.view(node), len(work.type(node.inputs[0]).shape)
     if work.opset < 10:
-        raise Miss("the ends of a Slice are attributes")
+        raise Miss("before opset 10, starts and ends of a Slice are attributes")
     if node.op == "Gather":
         indices = work.type(node.inputs[1]).shape
         axis = view.attr("axis", 0) % rank
@@ -62,19 +62,19 @@ def selection_of(work: Work, node: Node) -> Selection:
             return Selection(node, axis, None)
         number = work.number(node.inputs[1])
         if indices or number is None:
-            raise Miss("the indices are no vector and no constant")
+            raise Miss("the indices are neither a vector nor a constant scalar")
         return Selection(node, axis, int(number))
     ends = work.constants.get(node.inputs[2])
     if len(node.inputs) < 4 or not node.inputs[3]:
-        raise Miss("the axes of the Slice are left out")
+        raise Miss("the Slice has no axes input")
     axes = work.array(node.inputs[3]).reshape(-1)
     if len(axes) != 1 or ends is None:
-        raise Miss("the Slice is along several axes, or its ends are computed")
+        raise Miss("the Slice is along several axes, or its ends are not constants")
     return Selection(node, int(axes[0]) % rank, None)
 
 
 def selection_first(work: Work, at: int, trust: bool) -> Draft:
-    """f(x)[i] as f(x[i]), where f treats each place of the axis by itself."""
+    """f(x)[i] becomes f(x[i]), where f is independent along the axis."""
     node = work.nodes[at]
     chosen = selection_of(work, node)
     draft = Draft(work, at)
@@ -85,18 +85,18 @@ def selection_first(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _selected(draft: Draft, value: str, chosen: Selection, axis: int) -> str:
-    """What is selected of a value along an axis, computed from what is selected of its maker's operands."""
+    """The selection from a value, computed from the selections from its producer's operands. Raises Miss."""
     work = draft.work
     above = work.node(value)
     if above is None or not work.single_use(value):
-        raise Miss(f"{value} is an input, or also used elsewhere")
+        raise Miss(f"{value} is a graph input, or has other readers")
     if any(above.outputs[1:]) or above.op in ("Slice", "Gather") or not above.standard:
-        raise Miss(f"{above.key} selects itself, makes several values, or is of another domain")
+        raise Miss(f"{above.key} is a Slice or Gather itself, has several outputs, or is not in the default domain")
     return (_view if work.is_view(work.maker[value]) else _operator)(draft, above, chosen, axis)
 
 
 def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
-    """The operator on what is selected of its operands."""
+    """The operator applied to the selections from its operands. Raises Miss."""
     meaning = draft.work.definitions(draft.work.maker[above.outputs[0]])
     found = next(d for d in meaning if d.name == above.outputs[0])
     dims: dict[str, int | None] = {}
@@ -105,49 +105,49 @@ def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     y = draft.node(above.op, inputs, above.attrs)
     have, whole = draft.type(y).shape, found.shape
     if len(have) != len(whole) or any(a != b for k, (a, b) in enumerate(zip(have, whole, strict=True)) if k != axis):
-        raise Miss(f"{above.op} does not run along the axis")
+        raise Miss(f"the result of {above.op} would have another shape")
     return y
 
 
 def _operand(draft: Draft, value: str, chosen: Selection, dim: int) -> str:
-    """What is selected of an operand; a large constant stays one, and is held once."""
+    """The selection from an operand; a large constant must stay one, and have no other reader. Raises Miss."""
     made = chosen.of(draft, value, dim)
     constant = draft.work.constants.get(value)
     if constant is not None:
         unshared(draft.work, value)
         if constant.size > SMALL and draft.constant_of(made) is None:
-            raise Miss(f"{value} would no longer be constant")
+            raise Miss(f"the large constant {value} would be sliced at run time")
     return made
 
 
 def _trace(meaning: Definitions, d: Definition, axis: Axis | None, dims: dict[str, int | None]) -> None:
-    """The axis of each operand that an axis of a definition runs along, None for those that do not. Raises Miss.
+    """Fill `dims` with the axis of each operand that an axis of a definition indexes, or None. Raises Miss.
 
-    What a definition without the axis reads, it reads as a whole.
+    With `axis` None, all operands are read as a whole.
     """
     for x in walk(d.value):
         if isinstance(x, FromIndex) and axis in axes_of(x.index):
-            raise Miss("values depend on their place along the axis")
+            raise Miss("values depend on their position along the axis")
         if not isinstance(x, Load):
             continue
         where = [k for k, e in enumerate(x.index) if axis in axes_of(e)]
         if any(axis in axes_of(g.index) for g in x.guards) or any(x.index[k] != Index.of(axis) for k in where if axis):
-            raise Miss("the axis is read at other places than its own")
+            raise Miss("an element depends on other positions along the axis")
         if len(where) > 1:
-            raise Miss("the axis is read along a diagonal")
+            raise Miss("the axis indexes several dimensions of an operand")
         dim = where[0] if where else None
         if dims.setdefault(x.source, dim) != dim:
-            raise Miss("an operand is read along the axis and across it")
+            raise Miss("an operand is read both along the axis and as a whole")
         inner = next((i for i in meaning if i.name == x.source), None)
         if inner is not None:
             _trace(meaning, inner, inner.axes[dim] if dim is not None else None, dims)
 
 
 def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
-    """A Reshape or the like that leaves the axis whole, of what is selected further up."""
+    """A reshape that does not split or merge the axis, applied to the selection from its input. Raises Miss."""
     have, want = (draft.work.type(v).shape for v in (above.inputs[0], above.outputs[0]))
     if want[axis] == ONE:
-        raise Miss("the axis has one element")
+        raise Miss("the axis has extent 1")
     dim = whole_axis(have, want, axis)
     y = _selected(draft, above.inputs[0], chosen, dim)
     extent = draft.type(y).shape[dim]
@@ -161,6 +161,6 @@ STEPS: tuple[Step, ...] = (
         "exact",
         selection_first,
         frozenset({"Slice", "Gather"}),
-        ("f treats each place of the axis by itself", "only the selection reads f(x)"),
+        ("f is independent along the axis", "only the selection reads f(x)"),
     ),
 )

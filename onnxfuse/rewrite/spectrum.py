@@ -1,10 +1,10 @@
-"""Fourier transforms of frames become products with constant matrices, of which kernels can be made.
+"""Fourier transforms as products with constant matrices, which can become kernels.
 
-The discrete Fourier transform of N numbers is a linear map; of the frames of a signal, a convolution whose filters are
-the map's rows times the window, at the stride of the frames (as spectrograms of neural front ends are computed). It
-takes N / log N times as many operations as a fast transform, and is faster all the same while N is small: the runtime
-transforms frame by frame in scalar code, and the matrix is multiplied at the machine's peak. What follows, such as the
-power of each bin, joins the kernel. Matrices are made in double precision.
+The discrete Fourier transform (DFT) of N points is a linear map. A short-time Fourier transform (STFT) is a convolution
+whose filters are the rows of the DFT matrix times the window, and whose stride is the frame step. It takes N / log N
+times as many operations as a fast transform, and is faster for small N: the runtime transforms frame by frame in scalar
+code, whereas a product runs near peak. What follows, such as the power of each bin, can be fused. The matrices are
+computed in double precision.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
 
-LONGEST = 1024  # points of a transform that is a matrix: 4 MB of float32
+LONGEST = 1024  # most points of a transform that becomes a product: its matrix has 4 MB of float32
 
 
 def frames_as_convolution(work: Work, at: int, trust: bool) -> Draft:
-    """STFT(x, step, window) of a real signal is a convolution with the windowed rows of the transform."""
+    """STFT(x, step, window) of a real signal becomes a convolution with the windowed rows of the DFT matrix."""
     node = work.nodes[at]
     window, step = _window(work, node), _whole(work, node, 1)
     bins = _bins(work, node, len(window))
@@ -42,17 +42,17 @@ def frames_as_convolution(work: Work, at: int, trust: bool) -> Draft:
 
 
 def transform_as_product(work: Work, at: int, trust: bool) -> Draft:
-    """DFT along the last axis but that of real and imaginary parts is a product with the matrix of the transform."""
+    """DFT along the last axis before that of real and imaginary parts becomes a product with the DFT matrix."""
     node = work.nodes[at]
     type_, view = work.type(node.inputs[0]), work.view(node)
     rank, inverse = len(type_.shape), bool(view.attr("inverse", 0))
     axis = _whole(work, node, 2) if view.has(2) else view.attr("axis", 1 if work.opset < 20 else -2)
     have, parts = type_.shape[rank - 2].constant, type_.shape[rank - 1].constant
     if axis % rank != rank - 2 or have is None or parts not in (1, 2):
-        raise Miss("the transform is not along a known last axis of real or complex numbers")
+        raise Miss("the DFT is not along the last signal axis, or its extent is symbolic")
     points = _whole(work, node, 1) if view.has(1) else have
     if inverse and view.attr("onesided", 0):
-        raise Miss("half of a spectrum is transformed back")
+        raise Miss("the DFT is an inverse of a one-sided spectrum")
     bins = _bins(work, node, points, 0)
     matrix = transform(points, bins, inverse)[:have, :parts]
     matrix = np.concatenate([matrix, np.zeros((max(0, have - points), *matrix.shape[1:]))])  # what is cut off
@@ -70,7 +70,7 @@ def transform(points: int, bins: int, inverse: bool = False) -> Array:
     y[k] = sum over n of x[n] * exp(-2 pi i n k / points); the inverse has the other sign, and divides by the points.
     """
     if not 0 < points <= LONGEST:
-        raise Miss(f"a transform of {points} points is no matrix")
+        raise Miss(f"a transform of {points} points has too large a matrix (at most {LONGEST})")
     angle = 2 * np.pi * (np.outer(np.arange(points), np.arange(bins)) % points) / points
     cos, sin = np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
     made = np.array([[cos, sin], [-sin, cos]]).transpose(2, 0, 3, 1)
@@ -78,7 +78,7 @@ def transform(points: int, bins: int, inverse: bool = False) -> Array:
 
 
 def _bins(work: Work, node: Node, points: int, usual: int = 1) -> int:
-    """Bins of a spectrum: only the first half, which tells the other of a real signal, or all."""
+    """Number of bins of a spectrum: of one side, which determines the other for real signals, or of both."""
     return points // 2 + 1 if work.view(node).attr("onesided", usual) else points
 
 
@@ -88,21 +88,21 @@ def _window(work: Work, node: Node) -> Array:
     length = _whole(work, node, 3) if view.has(3) else None
     if not view.has(2):
         if length is None:
-            raise Miss("the length of the frames is not known")
+            raise Miss("the STFT has neither a window nor a constant frame_length")
         return np.ones(length)
     found = work.constants.get(node.inputs[2])
     if found is None or found.dtype != F32 or (length is not None and found.shape != (length,)):
-        raise Miss("the window is not as many constants of float32 as a frame has numbers")
+        raise Miss("the window is not a constant float32 vector of frame_length")
     if not 0 < found.size <= LONGEST:
-        raise Miss(f"a transform of {found.size} points is no matrix")
+        raise Miss(f"a transform of {found.size} points has too large a matrix (at most {LONGEST})")
     return np.asarray(found.load(), np.float64).reshape(-1)
 
 
 def _whole(work: Work, node: Node, i: int) -> int:
-    """The number that an input is. Raises Miss."""
+    """The value of an integer input that is a constant scalar. Raises Miss."""
     found = work.known.get(node.inputs[i], ())
     if len(found) != 1 or found[0].constant is None:
-        raise Miss(f"{node.inputs[i]} is not known")
+        raise Miss(f"{node.inputs[i]} is not a constant scalar")
     return found[0].constant
 
 

@@ -1,4 +1,4 @@
-"""What a rewrite step is, and a law read as one: match the left side, ask the conditions, build the right side."""
+"""Rewrite steps, and laws as steps: match the left-hand side, check the conditions, build the right-hand side."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Attempt = Callable[[Work, int, bool], Draft]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A way to rewrite at one node: `attempt(work, node, trust)` proposes it or raises Miss with the reason why not.
+    """A rewrite at one node: `attempt(work, node, trust)` proposes it, or raises Miss with the reason why not.
 
-    `ops` are keys of the operators it looks at (none: all). `trust` lets it assume what it cannot prove. `when` and
-    `assume` are its conditions in words. A step of numerics "assumes" whose assumptions are all proven counts as
-    "reassociates".
+    `ops` are the keys of operators at which it is tried (empty: all). `trust` lets it assume what it cannot prove.
+    `when` and `assume` are its conditions in words. A step of numerics "assumes" whose assumptions are all proven
+    counts as "reassociates".
     """
 
     name: str
@@ -53,7 +53,7 @@ class Rule:
     numerics: str = "exact"
 
     def step(self) -> Step:
-        """The rule as the engine sees it."""
+        """The rule as a step of the engine."""
         assert isinstance(self.lhs, Call)
         words = (tuple(map(repr, self.when)), tuple(map(repr, self.assume)))
         return Step(self.name, self.law, self.numerics, self.attempt, frozenset({self.lhs.op}), *words)
@@ -61,7 +61,7 @@ class Rule:
     def attempt(self, work: Work, at: int, trust: bool) -> Draft:
         """The first match whose conditions hold, as a Draft."""
         node = work.nodes[at]
-        reason = f"{node.name or node.op} does not look like {self.law.partition(' => ')[0]}"
+        reason = f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}"
         for binding in match_node(work, self.lhs, at, Binding()):
             try:
                 self._check(work, binding, trust)
@@ -80,7 +80,7 @@ class Rule:
 
 
 def _check_both_sides(work: Work, binding: Binding, draft: Draft) -> None:
-    """Raise Miss where a value on either side may be NaN, very large, or what is divided by it very small."""
+    """Raise Miss where a value on either side may be NaN or very large, or a divisor very small."""
     ranges = Ranges(work, draft, far=True)
     for node in (*(work.nodes[k] for k in binding.nodes), *draft.nodes):
         moderate(ranges, node.outputs[0], draft.type(node.outputs[0]).dtype)
@@ -98,9 +98,9 @@ def rule(name: str, law: str, numerics: str = "exact", when: str = "", assume: s
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What the names of a law stand for: values, and per `**k` the attributes and further inputs of a node.
+    """The bindings of the names in a law: values, and for `**k` the attributes and further inputs of a node.
 
-    `nodes` are those that were read as calls of the law.
+    `nodes` are those matched by calls.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -108,20 +108,20 @@ class Binding:
     nodes: tuple[int, ...] = ()
 
     def value(self, name: str, value: str) -> Binding | None:
-        """This binding with one value more; None when the name already stands for another value."""
+        """This binding extended by a value; None if the name is bound to another value."""
         if name in self.values:
             return self if self.values[name] == value else None
         return replace(self, values={**self.values, name: value})
 
     def attributes(self, name: str, attrs: Mapping[str, Any], inputs: tuple[str, ...]) -> Binding | None:
-        """This binding with the rest of one node more; None when the name already stands for another rest."""
+        """This binding extended by attributes and further inputs; None if the name is bound to others."""
         if name in self.rest:
             return self if self.rest[name] == (attrs, inputs) else None
         return replace(self, rest={**self.rest, name: (attrs, inputs)})
 
 
 def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding]:
-    """All ways to read a value as an expression."""
+    """All ways to match an expression at a value."""
     if isinstance(e, Var):
         found = binding.value(e.name, value)
         if found is not None:
@@ -134,7 +134,7 @@ def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding
 
 
 def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Binding]:
-    """All ways to read a node as a call; operands of commutative operators in both orders."""
+    """All ways to match a call at a node; operands of commutative operators in both orders."""
     assert isinstance(e, Call)
     node = work.nodes[at]
     if node.op != e.op or not node.standard or any(node.outputs[1:]):
@@ -162,12 +162,12 @@ def _match_all(work: Work, es: tuple[Expr, ...], values: tuple[str, ...], bindin
 
 
 def build(draft: Draft, e: Expr, binding: Binding) -> str:
-    """The value of an expression, made in a draft; equal parts are made once."""
+    """Build an expression in a draft, equal parts once; the name of its value."""
     return _build(draft, e, binding, "", {})
 
 
 def _build(draft: Draft, e: Expr, binding: Binding, like: str, made: dict[Expr, str]) -> str:
-    """Numbers take the element type of the value `like`."""
+    """Numbers get the element type of the value `like`."""
     if isinstance(e, Var):
         return binding.values[e.name]
     if isinstance(e, Num):

@@ -1,6 +1,7 @@
-"""A graph that is being rewritten: makers and users of values kept current, so that a change costs what it touches.
+"""The mutable graph of the rewrite engine, with makers and users of values kept up to date.
 
-Never leaves the rewrite step: `Work(graph)` goes in, `freeze()` comes out.
+A change takes time proportional to the nodes it touches. Made by `Work(graph)`, turned back by `freeze()`; no other
+step sees it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ Definitions = tuple[Definition, ...]
 
 Origin = tuple["str | Origin", ...]
 
-SMALL = 4096  # elements up to which constants are looked into: compared by content, tested for a uniform value
+SMALL = 4096  # largest constant, in elements, that is compared by content or tested for being uniform
 
 
-class Miss(Exception):  # a control transfer inside one step; `explain` returns the reason
-    """Why a step does not fire at a node."""
+class Miss(Exception):  # control flow inside one step; `explain` returns the reason
+    """A step does not apply at a node; the message says why."""
 
 
 class Work:
-    """Nodes by number, with the order they came in; values by name. Only `engine` changes it."""
+    """Nodes by number, with their order; values by name. Only `engine` changes it."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -50,17 +51,17 @@ class Work:
         self.users: dict[str, dict[int, None]] = {}
         self.equal: dict[Any, int] = {}
         self.names = {n.name for n in graph.nodes}
-        self.origins: dict[int, Origin] = {}  # what nodes made by rewrites replaced
+        self.origins: dict[int, Origin] = {}  # what the nodes made by rewrites replaced
         self._next = 0
         self._definitions: dict[int, Definitions | Decision] = {}
         self._numbers: dict[str, float | None] = {}
         self.stuck: dict[int, tuple[tuple[Definitions, ...], str]] = {}
         self._contents: dict[bytes, str] = {}
         self.ranges: tuple[dict[str, Range], dict[str, Range]] = ({}, {})  # see proofs.ranges
-        self.looked_into = 0  # elements of weights that were
+        self.looked_into = 0  # elements of large constants that range analysis has read
         for at, node in enumerate(graph.nodes):
             self.add(node, (at, 0))
-        # what a row types and the loader does not is a contradiction that the loader saw: it stays untyped
+        # outputs that a row can type and the loader left untyped contradict the model, and stay untyped
         self._disputed = {o for at in self.nodes for o in self._untyped(at) if self._typed_by_row(at)}
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -71,29 +72,29 @@ class Work:
         return None if at is None else self.nodes[at]
 
     def made_by(self, value: str, *ops: str) -> Node:
-        """The node that makes a value, when it is one of these operators."""
+        """The node that makes a value, if it is one of these operators. Raises Miss."""
         node = self.node(value)
         if node is None or node.op not in ops or not node.standard:
-            raise Miss(f"{value} is not made by {' or '.join(ops)}")
+            raise Miss(f"{value} is not the output of {' or '.join(ops)}")
         return node
 
     def single_use(self, value: str) -> bool:
-        """Whether exactly one node reads the value, and nobody else."""
+        """Whether exactly one node reads the value, which is no graph output and not captured by a subgraph."""
         return len(self.users.get(value, ())) == 1 and value not in self.pinned
 
     def type(self, value: str) -> TensorType:
-        """The type of a value."""
+        """The type of a value. Raises Miss."""
         found = self.types.get(value)
         if found is None:
-            raise Miss(f"the shape of {value or 'an absent input'} is not known")
+            raise Miss(f"the type of {value or 'an absent input'} is unknown")
         return found
 
     def view(self, node: Node) -> View:
-        """A node as its row sees it."""
+        """The view of a node that rows get."""
         return View(node, self.types, self.constants, self.known, self.opset)
 
     def definitions(self, at: int) -> Definitions:
-        """What a node computes."""
+        """The definitions of a node's outputs. Raises Miss without a row, or where the row refuses the node."""
         found = self._definitions.get(at)
         if found is None:
             found = self._definitions[at] = define(ROWS, self.view(self.nodes[at]))
@@ -109,39 +110,39 @@ class Work:
             return False
 
     def is_view(self, at: int) -> bool:
-        """Whether a node gives all elements of what it reads in their row-major order, under another shape or the same.
+        """Whether a node returns all elements of its input in row-major order, possibly with another shape.
 
-        The operator is asked, which knows it of symbolic extents too.
+        A trait of the operator, so it is known for symbolic extents too.
         """
         row = ROWS.find(self.nodes[at], self.opset)
         return row is not None and self.moves(at) and keeps_order(row)
 
     def number(self, value: str) -> float | None:
-        """The number that all elements of a constant are; None when they differ, or nobody looked."""
+        """The value of a uniform constant; None if elements differ, or the constant is large."""
         if value not in self._numbers:
             self._numbers[value] = uniform(self.constants.get(value))
         return self._numbers[value]
 
     def array(self, value: str) -> Array:
-        """The elements of a small constant."""
+        """The elements of a constant of at most 64 * SMALL elements. Raises Miss."""
         constant = self.constants.get(value)
         if constant is None:
-            raise Miss(f"{value or 'an absent input'} is not constant")
+            raise Miss(f"{value or 'an absent input'} is not a constant")
         if constant.dtype.kind == "x":
             raise Miss(f"the element type of {value} is not supported")
         if constant.size > 64 * SMALL:
-            raise Miss(f"{value} is too large to look into")
+            raise Miss(f"the constant {value} has too many elements to be read")
         return constant.load()
 
     # Changing ---------------------------------------------------------------------------------------------------------
 
     def origin(self, at: int) -> Origin:
-        """Names of the loaded model's nodes that a node stands for, or what they are made of."""
+        """The names of the original nodes that a node replaces, possibly nested."""
         node = self.nodes[at]
         return self.origins.get(at, node.origin or (node.name,))
 
     def add(self, node: Node, place: tuple[int, int] | None = None, beside: int = 0) -> int:
-        """Put a node at a place, or right behind the node `beside`."""
+        """Insert a node at a place, or directly after the node `beside`; its number."""
         at, self._next = self._next, self._next + 1
         self.nodes[at] = node
         self.place[at] = place or (self.place[beside][0], at)
@@ -153,7 +154,7 @@ class Work:
         return at
 
     def remove(self, at: int) -> Node:
-        """Take a node out."""
+        """Remove a node, and return it."""
         node = self.nodes.pop(at)
         self._definitions.pop(at, None)
         for o in node.outputs:
@@ -183,7 +184,7 @@ class Work:
             self.users.setdefault(i, {})[at] = None
 
     def redirect(self, old: str, new: str) -> list[int]:
-        """Let every reader of `old` read `new`; the readers."""
+        """Let all readers of `old` read `new`; returns the readers."""
         readers = list(self.users.get(old, ()))
         for at in readers:
             node = self.nodes[at]
@@ -191,7 +192,7 @@ class Work:
         return readers
 
     def rename(self, old: str, new: str) -> list[int]:
-        """Give the value `old` the name `new`, which nothing makes any more; its maker and readers."""
+        """Rename the value `old` to `new`, which no node makes any more; returns its maker and readers."""
         at = self.maker[old]
         node = self.nodes[at]
         self.types[new] = self.types.get(new) or self.types.get(old)
@@ -201,13 +202,13 @@ class Work:
         return [at, *self.redirect(old, new)]
 
     def forget(self, values: Iterable[str]) -> None:
-        """Recompute what nodes that read these values mean."""
+        """Drop the cached definitions of nodes that read these values."""
         for v in values:
             for at in self.users.get(v, ()):
                 self._definitions.pop(at, None)
 
     def set_constant(self, name: str, constant: Constant) -> None:
-        """Let a value be a constant."""
+        """Turn a value into a constant."""
         self.constants[name] = constant
         self.types[name] = TensorType(constant.dtype, tuple(map(Index.of, constant.shape)))
         self._numbers.pop(name, None)
@@ -217,7 +218,7 @@ class Work:
         self.forget([name])
 
     def retype(self, at: int) -> None:
-        """Type what a node makes as soon as its row can: a shape may become known when constants are folded."""
+        """Infer missing output types of a node by its row: shapes may become known when constants are folded."""
         untyped = self._untyped(at)
         if not untyped or self._disputed.intersection(untyped):
             return
@@ -235,7 +236,7 @@ class Work:
             return {}
 
     def same_constant(self, name: str, constant: Constant) -> str:
-        """The first small constant with this content, which `name` becomes when there is none."""
+        """The first small constant with this content; `name` if there is none."""
         key = content(constant)
         if key is None:
             return name
@@ -246,7 +247,7 @@ class Work:
         return first
 
     def freeze(self) -> Graph:
-        """The graph, in an order that keeps the given one where it can, without constants that nobody reads."""
+        """The graph, close to the original order of nodes, without unused constants."""
         order = sorted(self.nodes, key=lambda at: self.place[at])
         nodes = [
             replace(self.nodes[at], origin=names_of(self.origins[at])) if at in self.origins else self.nodes[at]
@@ -277,12 +278,12 @@ def names_of(origin: Origin) -> tuple[str, ...]:
 
 
 def moves(meaning: Definitions) -> bool:
-    """Whether all that is defined are elements of something else, as they are."""
+    """Whether all definitions are plain loads, so that elements are only moved."""
     return bool(meaning) and all(isinstance(d.value, Load) for d in meaning)
 
 
 def content(constant: Constant) -> bytes | None:
-    """A digest of a small constant's type and elements; None for large ones, and for types that no row knows."""
+    """A digest of a small constant's type and elements; None for large ones and for types that no row supports."""
     if constant.size > SMALL // 4 or constant.dtype.kind not in "fiub":
         return None
     array = np.ascontiguousarray(constant.load())
@@ -290,7 +291,7 @@ def content(constant: Constant) -> bytes | None:
 
 
 def uniform(constant: Constant | None) -> float | None:
-    """The number that all elements of a small constant are."""
+    """The value of a small uniform constant; None for others."""
     if constant is None or not 0 < constant.size <= SMALL or constant.dtype.kind not in "fiub":
         return None
     array = constant.load().reshape(-1)
@@ -298,17 +299,17 @@ def uniform(constant: Constant | None) -> float | None:
 
 
 def integers(constant: Constant) -> tuple[Index, ...] | None:
-    """The elements of an integer constant of at most one short axis."""
+    """The elements of an integer scalar or short vector; None for other constants."""
     if constant.dtype.kind not in "iu" or len(constant.shape) > 1 or constant.size > 1024:
         return None
     return tuple(Index.of(int(i)) for i in constant.load().reshape(-1))
 
 
 def static_shape(type_: TensorType) -> tuple[int, ...]:
-    """A shape as integers."""
+    """The shape as integers. Raises Miss for symbolic extents."""
     shape = type_.static_shape
     if shape is None:
-        raise Miss(f"{type_!r} is not static")
+        raise Miss(f"the shape of {type_!r} is symbolic")
     return shape
 
 

@@ -28,7 +28,7 @@ _USUAL, _LARGEST = (
     1 << 14,
 )  # a size that images and sequences may have, and what no size of an input is sought above
 _SHAPE = 8  # elements of a constant that can be a shape
-_LEAST, _MOST, _TOLD = 3, 1 << 20, 16  # extents that are told, and how many of them
+_LEAST, _MOST, _LIKELY = 3, 1 << 20, 16  # extents that are told, and how many of them
 
 # Positions of the two factors of products, and of image and weights of convolutions.
 _PRODUCTS = {"MatMul": (0, 1), "FusedMatMul": (0, 1), "MatMulInteger": (0, 1), "DynamicQuantizeMatMul": (0, 1),
@@ -57,14 +57,14 @@ def fixed_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, i
     return found
 
 
-def told_sizes(bare: ModelProto) -> tuple[int, ...]:
-    """Numbers in a skeleton that may be extents, the commonest first: an export may hold those that it was traced with.
+def likely_sizes(bare: ModelProto) -> tuple[int, ...]:
+    """Numbers in a skeleton that are likely extents, the most frequent first.
 
-    They stand in small integer constants, which the model makes shapes of.
+    They are in small integer constants, in which exports may have the sizes that they were traced with.
     """
     values = (value for _, t in _wholes(bare) for value in numpy_helper.to_array(t).ravel().tolist())
     counts = Counter(value for value in values if _LEAST <= value <= _MOST)
-    return tuple(value for value, _ in counts.most_common(_TOLD))
+    return tuple(value for value, _ in counts.most_common(_LIKELY))
 
 
 def _wholes(bare: ModelProto) -> Iterator[tuple[str, TensorProto]]:

@@ -32,7 +32,7 @@ def tree(pid: int) -> Iterator[int]:
                 yield from tree(int(child))
 
 
-def held(pid: int) -> int:
+def resident(pid: int) -> int:
     """Counted bytes of one process; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -41,9 +41,9 @@ def held(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
 
 
-def held_by_tree(pid: int) -> int:
+def resident_of_tree(pid: int) -> int:
     """Counted bytes of a process and its descendants."""
-    return sum(map(held, tree(pid)))
+    return sum(map(resident, tree(pid)))
 
 
 def trim() -> None:
@@ -76,7 +76,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         trim()
-        self._before = held(os.getpid())
+        self._before = resident(os.getpid())
         self._begin = time.monotonic()
         self._thread.start()
         return self
@@ -107,4 +107,4 @@ class Watch:
             self._look()
 
     def _look(self) -> None:
-        self.peak = max(self.peak, held(os.getpid()) - self._before)
+        self.peak = max(self.peak, resident(os.getpid()) - self._before)

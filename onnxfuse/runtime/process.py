@@ -153,7 +153,7 @@ def _watch(child: Child, begin: float, limits: _Limits) -> int:
     """Wait until a child has ended (it is not reaped) or is to stop; its peak memory. Raises BudgetError at a limit."""
     peak, pause = 0, _FIRST_SAMPLE
     while not child.ended():
-        peak = max(peak, memory.held_by_tree(child.pid))
+        peak = max(peak, memory.resident_of_tree(child.pid))
         _fits(limits.name, peak, limits.bytes)
         left = float("inf") if limits.seconds is None else limits.seconds - (time.monotonic() - begin)
         if left <= 0:
@@ -234,7 +234,7 @@ class Companion:
     def _within(self, end: float, time_limit: float, memory_limit: int) -> None:
         if time.monotonic() > end:
             raise _too_long(self._name, time_limit)
-        _fits(self._name, memory.held_by_tree(self._child.pid), memory_limit)
+        _fits(self._name, memory.resident_of_tree(self._child.pid), memory_limit)
 
     def end(self) -> None:
         """Kill the program."""

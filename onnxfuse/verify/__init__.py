@@ -65,8 +65,8 @@ def verify_models(
 
     In a quantized model one rounding can change a quantized value by one step, and later layers amplify that: outputs
     of the whole model say little about a kernel. If `a` quantizes and no tolerance is given, runs with kernels may
-    differ as far as the original differs from itself under perturbations (`Verdict.told`), and kernels are checked one
-    by one with `verify_groups`; the model without kernels is held to the limit above.
+    differ as far as the original differs from itself under perturbations (`Verdict.informational`), and kernels are
+    checked one by one with `verify_groups`; the model without kernels is held to the limit above.
 
     `provider` is where `b` runs: that of a GPU as `runtime.provider.gpu_provider` gives it. `a` runs on the CPU and in
     it, and the distance between the two counts among its own runs.
@@ -174,7 +174,7 @@ def verify_groups(
     dims: Mapping[str, int] | None = None,
     reductions: Mapping[str, int] | None = None,
     roundings: Mapping[str, float] | None = None,
-    held: Collection[str] = (),
+    narrowed: Collection[str] = (),
     skip: Sequence[str] = (),
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
@@ -183,17 +183,17 @@ def verify_groups(
 ) -> tuple[GroupResult, ...]:
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
-    A result is that of the instruction set, of `isas` as `verify_models` takes them, that is furthest from the body.
-    `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
-    stands for it. `roundings` tells how far kernels of an operator type round what they multiply or make, `held` whose
-    values of 16 bits stand for float32 ones, so that nothing more is rounded. `skip` names nodes that are left out. A
-    kernel that brings its process down is a result like others. Kernels run in the `provider`, bodies on the CPU.
+    Of several instruction sets (`isas` as for `verify_models`), a result is the one furthest from the body.
+    `reductions` has the longest sum of each operator type, which determines its bound; the default is the largest
+    extent of an input. `roundings` has the rounding errors of operands and results by operator type, `narrowed` the
+    operator types whose values are stored in 16 bits instead of float32. `skip` names nodes that are left out. A kernel
+    that crashes its process gives a result like others. Kernels run in the `provider`, bodies on the CPU.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
     request = _request("groups", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
-    request["held"] = sorted(held)
+    request["narrowed"] = sorted(narrowed)
     request["provider"] = asdict(provider.ungraphed)
     crashed: list[GroupResult] = []
     with work_folder() as folder:

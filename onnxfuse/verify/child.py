@@ -118,7 +118,7 @@ def _of(
     rounding: float,
     provider: Provider = CPU,
 ) -> Original:
-    return original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding, provider)
+    return original(a, skeleton, custom, trial.InputRequest(skeleton, inputs, seed, dims), rounding, provider)
 
 
 def _runs(

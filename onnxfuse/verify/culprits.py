@@ -41,7 +41,7 @@ def measure(
     """
     skeleton = feed_limits.skeleton(Path(a))
     note("the original, no optimizations")
-    first = original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding)
+    first = original(a, skeleton, custom, trial.InputRequest(skeleton, inputs, seed, dims), rounding)
     wanted = [mode for mode in run_modes(library, isas, first.unoptimized) if mode.name in failed]
     dead = [frozenset(each) for each in crashed]
 

@@ -41,7 +41,7 @@ class Job:
     custom: Sequence[str]
     reductions: Mapping[str, int]  # operator type to the longest sum that its kernel makes
     roundings: Mapping[str, float]  # operator type to the relative error by which its kernel rounds operands or results
-    held: Collection[str]  # operator types whose values have a 16-bit storage dtype in place of float32
+    narrowed: Collection[str]  # operator types whose values have a 16-bit storage dtype in place of float32
     seed: int
     provider: Provider = CPU  # where kernels run; function bodies run on the CPU
 
@@ -57,7 +57,7 @@ def measure(
     dims: Mapping[str, int],
     reductions: Mapping[str, int],
     roundings: Mapping[str, float],
-    held: Collection[str],
+    narrowed: Collection[str],
     skip: Sequence[str],
     provider: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def measure(
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
     weights = {each.name: each for each in proto.graph.initializer}
-    job = Job(proto, weights, library, isas, custom, reductions, roundings, held, seed, Provider(**provider or {}))
+    job = Job(proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {}))
     nodes = [each for each in proto.graph.node if each.domain.startswith(entries.DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
@@ -107,7 +107,7 @@ def _captured(
         if sets:
             rows = [engine.run(session, each, names) for each in sets]
         else:
-            found = trial.input_sets(session, trial.Wish(skeleton, inputs, job.seed, dims, also=taps))
+            found = trial.input_sets(session, trial.InputRequest(skeleton, inputs, job.seed, dims, also=taps))
             sets, rows = found.values, found.results
         del session  # with its weights
         runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]
@@ -120,13 +120,13 @@ def _batches(proto: ModelProto, nodes: Sequence[NodeProto], sizes: Mapping[str, 
     """Batches of consecutive nodes, sized by the stated shapes of their outputs; `sizes` are values of symbols."""
     stated = {each.name: _stated_bytes(each, sizes) for each in (*proto.graph.value_info, *proto.graph.output)}
     batch: list[NodeProto] = []
-    held = 0
+    captured_bytes = 0
     for node in nodes:
         size = sum(stated.get(name, _UNKNOWN_BYTES) for name in node.output if name)
-        if batch and held + size > _CAPTURED_BYTES:
+        if batch and captured_bytes + size > _CAPTURED_BYTES:
             yield batch
-            batch, held = [], 0
-        batch, held = [*batch, node], held + size
+            batch, captured_bytes = [], 0
+        batch, captured_bytes = [*batch, node], captured_bytes + size
     if batch:
         yield batch
 
@@ -167,7 +167,7 @@ def _checked(
         return {"error": None, "limit": None} | _kernel_at_fault(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
     single = np.dtype(np.float32)
-    coarsest = single if node.op_type in job.held else _coarsest(captured[0], expected[0])
+    coarsest = single if node.op_type in job.narrowed else _coarsest(captured[0], expected[0])
     bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]

@@ -85,7 +85,7 @@ class Original:
     def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
         """By output, distance and self-distance of the original on the set with the largest ratio of error to limit.
 
-        Sets on which the original does not reproduce an output are ignored, unless there are no others.
+        Input sets on which the original does not reproduce an output are ignored, unless there are no others.
         """
         limits = self.limits
         rows = [self._row(o, found, [each[o] for each in limits]) for o in range(len(self.names))]
@@ -184,7 +184,12 @@ def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Seq
 
 
 def original(
-    path: str, skeleton: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float, provider: Provider = CPU
+    path: str,
+    skeleton: ModelProto,
+    custom: Sequence[str],
+    wish: trial.InputRequest,
+    rounding: float,
+    provider: Provider = CPU,
 ) -> Original:
     """The original on inputs that it takes, run on the CPU and, where it is another one, in a provider.
 

@@ -76,7 +76,7 @@ def _batches(found: Sequence[Piece]) -> list[tuple[Piece, ...]]:
 def _inputs(a: str, custom: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int]) -> trial.Values:
     """Inputs that the first model takes."""
     session = engine.open_session(a, engine.options(libraries=custom, optimize=False))
-    wish = trial.Wish(feed_limits.skeleton(Path(a)), inputs, seed, dims, feeds.RECIPES, larger=False)
+    wish = trial.InputRequest(feed_limits.skeleton(Path(a)), inputs, seed, dims, feeds.RECIPES, larger=False)
     return trial.input_sets(session, wish).values[0]
 
 

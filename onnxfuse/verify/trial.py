@@ -19,7 +19,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, told_sizes
+from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, likely_sizes
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Watch
 from onnxfuse.verify import compare
@@ -39,7 +39,7 @@ _LENGTHS = (1, 2, 3, 4, 8, 16, 32, 64, 80, 96, 128, 160, 224, 256, 288, 320, 400
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class InputRequest:
     """The inputs on which a model is to run: values from the file `inputs`, else random ones by `seed`."""
 
     skeleton: ModelProto  # the skeleton of the model
@@ -60,7 +60,7 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Sets:
+class InputSets:
     """Inputs that a model accepts, with its outputs; `sizes` are the values of its symbols."""
 
     values: list[Values] = field(default_factory=list)
@@ -75,13 +75,13 @@ class Sets:
         self.sizes.append(sizes)
         self.costs.append(cost or Cost())
 
-    def join(self, other: Sets) -> None:
+    def join(self, other: InputSets) -> None:
         """Append all sets of another object."""
         for each in zip(other.values, other.results, other.sizes, other.costs, strict=True):
             self.add(*each)
 
 
-def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
+def input_sets(session: ort.InferenceSession, wish: InputRequest) -> InputSets:
     """Inputs that the model can take, and its outputs: those of the file, else random ones by the first recipe to work.
 
     Random sets have two sizes for each symbol, then 1 and 2 for as many of them as the model takes, others at random
@@ -93,11 +93,11 @@ def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
     own = [name for name in engine.output_names(session) if name not in wish.also]
     runner = _Runner(session, [*own, *wish.also], len(own), wish, _order(wish.skeleton))
     if wish.inputs is not None:
-        given = Sets()
+        given = InputSets()
         for each in feeds.read_feeds(Path(wish.inputs), wanted):
             given.add(each, runner.run(each), {})
         return given
-    found = Sets()
+    found = InputSets()
     refused: DeviceError | None = None
     for number in range(
         max((min(_CHOICES, len(each.values) + 1) for each in wanted if each.role == "choice"), default=1)
@@ -118,7 +118,7 @@ class _Runner:
     session: ort.InferenceSession
     names: Sequence[str]
     own: int  # how many of the names are outputs of the model
-    wish: Wish
+    wish: InputRequest
     order: Mapping[str, int]
 
     def run(self, values: Values) -> list[Array]:
@@ -157,11 +157,11 @@ def _order(skeleton: ModelProto) -> dict[str, int]:
     return {node.name: at for at, node in enumerate(nodes) if node.name}
 
 
-def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
-    """Sets for inputs whose decisions are made. Raises DeviceError."""
+def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
+    """Input sets for inputs whose decisions are made. Raises DeviceError."""
     wish = runner.wish
     fixed = fixed_sizes(wish.skeleton, wanted, wish.dims)
-    unclear: Sets | None = None  # mostly NaN, or empty: taken when nothing is better
+    unclear: InputSets | None = None  # mostly NaN, or empty: taken when nothing is better
     refused = DeviceError("runtime: the model cannot be run")
     for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
         try:
@@ -187,9 +187,11 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
     raise refused
 
 
-def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]) -> Sets:
+def _by_recipe(
+    runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]
+) -> InputSets:
     """The sets of a recipe; the first one only, where a run takes long. Raises DeviceError."""
-    found = Sets()
+    found = InputSets()
     for variant, values in enumerate(feeds.random_sets(wanted, seed=runner.wish.seed, recipe=recipe, dims=dims)):
         result, cost = runner.costed(values)
         found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), cost)
@@ -198,8 +200,8 @@ def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Rec
     return found
 
 
-def _with_sums(runner: _Runner, wanted: Sequence[feeds.Input], dims: Mapping[str, int]) -> Sets | None:
-    """Sets for inputs of which one size is the sum of two others, as that of a mask over a cache and new words."""
+def _with_sums(runner: _Runner, wanted: Sequence[feeds.Input], dims: Mapping[str, int]) -> InputSets | None:
+    """Input sets for inputs of which one size is the sum of two others, as for a mask over a cache and new words."""
     recipe = feeds.RECIPES[0]
     for summed in feeds.with_sums(wanted, dims):
         try:
@@ -214,7 +216,7 @@ def _with_sums(runner: _Runner, wanted: Sequence[feeds.Input], dims: Mapping[str
 # ---- other sizes ----
 
 
-def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recipe: feeds.Recipe) -> Sets:
+def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: InputSets, recipe: feeds.Recipe) -> InputSets:
     """The sets, and sets of other sizes as far as the model takes them and there is time.
 
     Symbols of one size stay of one size: nobody knows whether they may differ.
@@ -255,7 +257,7 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
     return base
 
 
-def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, new: Sizes, until: float) -> bool:
+def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: InputSets, new: Sizes, until: float) -> bool:
     """Whether a run at new sizes is predicted to end by `until` (a value of `time.process_time`).
 
     Before it says no, the largest run is timed once more, where that is cheap: other work may have disturbed it. Raises
@@ -298,7 +300,7 @@ def _elements(wanted: Sequence[feeds.Input], sizes: Sizes) -> int:
     return 1 + sum(math.prod(feeds.size_of(extent, sizes) for extent in each.shape) for each in wanted)
 
 
-def predicted_bytes(base: Sets, wanted: Sequence[feeds.Input], new: Sizes) -> int:
+def predicted_bytes(base: InputSets, wanted: Sequence[feeds.Input], new: Sizes) -> int:
     """The predicted memory of a run at new sizes, extrapolated from runs that differ only in the size that grows.
 
     The exponent is that between the last two of them, at least linear and at most quadratic. 0 if there are none.
@@ -363,7 +365,7 @@ def _climb(
         return np.inf if runner.tells([result]) else len(runner.order)
 
     best = reached(sizes)
-    for lengths in (told_sizes(runner.wish.skeleton), _LENGTHS):
+    for lengths in (likely_sizes(runner.wish.skeleton), _LENGTHS):
         before = None
         while best < np.inf and before != sizes:
             before = sizes

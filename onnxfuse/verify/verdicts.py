@@ -39,7 +39,9 @@ class Verdict:
     tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
     runs: tuple[Run, ...] = ()
     unsteady: tuple[str, ...] = ()  # outputs that the original does not reproduce itself; not compared
-    told: bool = False  # the model is quantized: output differences are informational, `verify_groups` checks kernels
+    informational: bool = (
+        False  # the model is quantized: output differences are informational, `verify_groups` checks kernels
+    )
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
@@ -124,10 +126,10 @@ def _quantized_verdict(measured: Mapping[str, Any], **common: Any) -> Verdict:
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
     failed = [run for run in runs if not run.ok]
     if measured["outputs"] and not comparable and not failed:
-        return Verdict(None, None, None, None, tuple(runs), message=_UNREPRODUCED, told=True, **common)
+        return Verdict(None, None, None, None, tuple(runs), message=_UNREPRODUCED, informational=True, **common)
     message = f"{failed[0].name}: {failed[0].message}" if failed else ""
     error, limit = (worst.error, worst.limit) if worst else (None, None)
-    return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)
+    return Verdict(not failed, error, limit, None, tuple(runs), message=message, informational=True, **common)
 
 
 def _checked_run(

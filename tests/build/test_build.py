@@ -127,7 +127,7 @@ def test_vectors_are_as_wide_as_the_target_says(family: str, arch: str, register
 
 
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the [zig] extra")
-def test_zig_spells_every_machine_its_own_way():
+def test_zig_names_of_every_machine():
     zig = find_toolchain("zig")
     for target in CPUS.values():
         assert not [flag for flag in compilers.spelled(target.flags, zig) if flag.startswith("-march")]
@@ -262,7 +262,7 @@ def test_a_compiler_error_names_source_and_reason(toolchain: Toolchain, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_all_kernels_that_do_not_compile_are_told_at_once(toolchain: Toolchain, tmp_path: Path):
+def test_all_kernels_that_do_not_compile_are_reported_at_once(toolchain: Toolchain, tmp_path: Path):
     bad = [Source(name, HEAD + f"int f() {{ return no_{name}; }}\n") for name in ("one", "two")]
     cache = Cache(tmp_path / "cache")
     with pytest.raises(CompileError) as caught:
@@ -347,7 +347,7 @@ def test_cxx_comes_first_and_is_never_replaced(bare: Path, tmp_path: Path, monke
         find_toolchain("auto")
 
 
-def test_versions_are_told_apart(bare: Path):
+def test_versions_are_distinguished(bare: Path):
     fake_compiler(bare, "g++", GCC)
     before = find_toolchain("gcc")
     fake_compiler(bare, "g++", GCC.replace("u1", "u2"))

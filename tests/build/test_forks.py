@@ -103,7 +103,7 @@ def test_a_child_that_cannot_be_waited_for_is_ended(forks: Forks, monkeypatch: p
     assert len(opened) == 1 and gone(opened[0])
 
 
-def test_a_module_that_is_not_there_is_told_by_a_program() -> None:
+def test_a_missing_module_is_reported() -> None:
     with pytest.raises(Exception, match="No module named"):
         process.python_child("tests.build.nothing", {}, stage="test")
 

@@ -59,7 +59,7 @@ def test_a_toolkit_compiles_the_same_kernels(model: Path, tmp_path: Path, named:
 
 
 @pytest.mark.skipif(not nvcc.is_found(), reason="no nvcc")
-def test_what_nvcc_rejects_is_told_with_its_log():
+def test_errors_of_nvcc_are_reported_with_its_log():
     found = nvcc.compiler(None, find_toolchain())
     image = found.compiled('extern "C" __global__ void f(float* x) { *x = 1; }', ("--gpu-architecture=sm_80",))
     assert [each.function for each in image.functions] == ["f"] and image.code[:4] == b"\x7fELF"

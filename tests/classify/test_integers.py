@@ -1,4 +1,4 @@
-"""Products of codes by constant codes are kernels with what decodes and codes for them; others stay as they are."""
+"""Products of quantized values by quantized constants become kernels with their Q and DQ nodes; others stay unfused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def planned(graph: Graph) -> tuple[Plan, list[list[str]]]:
     return made, [[n.op for n in g.nodes] for g in made.groups]
 
 
-def test_a_product_of_codes_goes_with_what_codes_and_decodes_for_it() -> None:
+def test_a_quantized_product_is_grouped_with_its_q_and_dq_nodes() -> None:
     b = Build(21)
     x = decoded(b, b.input("x", 4, 64, dtype=U8))
     y = coded(b, b.node("Relu", b.node("MatMul", x, weights(b, 64, 32))))
@@ -53,7 +53,7 @@ def test_an_attention_of_codes_is_one_kernel() -> None:
     assert len(groups) == 1 and len(groups[0]) == len(made.graph.nodes)
 
 
-def test_what_is_added_to_a_product_belongs_to_it_and_not_to_the_attention_behind() -> None:
+def test_an_add_is_fused_into_the_product_and_not_into_the_attention_after_it() -> None:
     b = Build(21)
     q, k, v = (b.input(name, 2, 32, 16) for name in ("q", "k", "v"))
     x = decoded(b, coded(b, b.input("x", 2, 32, 16)))
@@ -90,7 +90,7 @@ def test_weights_that_are_only_decoded_are_packed_by_the_runtime() -> None:
     assert planned(b.graph(y))[1] == [["Add", "Relu"]]
 
 
-def test_what_lies_between_codes_is_one_kernel() -> None:
+def test_operators_between_dequantize_and_quantize_are_one_kernel() -> None:
     b = Build(21)
     x, y = (decoded(b, b.input(name, 4, 64, dtype=U8)) for name in "xy")
     made = b.node("Abs", decoded(b, coded(b, b.node("Add", x, y))))
@@ -119,7 +119,7 @@ def test_an_integer_product_keeps_what_quantizes_for_it_and_what_scales_it() -> 
     assert planned(b.graph(b.node("Tanh", b.node("Relu", y))))[1] == [["Reciprocal", "Mul"], ["Relu", "Tanh"]]
 
 
-def test_what_stands_between_integer_convolutions_stays() -> None:
+def test_nodes_between_integer_convolutions_stay() -> None:
     b = Build(21)
     x, kernel = (decoded(b, b.input(name, *s, dtype=U8)) for name, s in (("x", (1, 8, 9, 9)), ("w", (8, 8, 3, 3))))
     y = decoded(b, coded(b, b.node("Conv", x, kernel, pads=(1, 1, 1, 1))))

@@ -1,4 +1,4 @@
-"""Every way in which a user can be wrong: one clear line, the documented exit code, and files as they were."""
+"""User errors: each gives one clear line and the documented exit code, and leaves files unchanged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_cycle(onnxfuse: Onnxfuse, here: Path):
     assert files(here) == {"c.onnx"}
 
 
-def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
+def test_an_undefined_value(onnxfuse: Onnxfuse, here: Path):
     proto = chain()
     proto.graph.node[0].input[0] = "z"
     onnx.save(proto, "c.onnx")
@@ -89,13 +89,13 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of anchors, astitch",)),
         (("optimize", "m.onnx", "--min-group", "two"), ("--min-group",)),
         (("optimize", "m.onnx", "--jobs", "-1"), ("--jobs",)),
-        (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is no duration",)),
-        (("optimize", "m.onnx", "--memory-budget", "much"), ("much is no size",)),
-        (("optimize", "m.onnx", "--memory-budget", "1e999"), ("1e999 is no size",)),
-        (("optimize", "m.onnx", "--time-budget", "1e999"), ("'1e999' is no duration",)),
+        (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is not a duration",)),
+        (("optimize", "m.onnx", "--memory-budget", "much"), ("much is not a size",)),
+        (("optimize", "m.onnx", "--memory-budget", "1e999"), ("1e999 is not a size",)),
+        (("optimize", "m.onnx", "--time-budget", "1e999"), ("'1e999' is not a duration",)),
         (("profile", "m.onnx", "--threads", "100000"), ("--threads", "100000")),
         (("verify", "m.onnx", "m.onnx", "--dim", "n=100000000000000000000"), ("is not NAME=N",)),
-        (("optimize", "m.onnx", "--skip-node", "("), ("( is no regular expression",)),
+        (("optimize", "m.onnx", "--skip-node", "("), ("( is not a regular expression",)),
         (("optimize", "m.onnx", "--dim", "batch"), ("--dim batch is not NAME=N",)),
         (("optimize", "m.onnx", "--dim", "batch=2"), ("no dimension is named batch",)),
         (("optimize", "m.onnx", "--disable", "fodl"), ("there is no rule fodl", "fold")),
@@ -105,12 +105,12 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("optimize", "m.onnx", "o.onnx", "--lib", "o.onnx"), ("the library and the model are both o.onnx",)),
         (("optimize", "m.onnx", "o.onnx", "--lib", "./m.onnx", "--overwrite"), ("the library and the model to read",)),
         (("optimize", "m.onnx", "-o", "-", "--lib", "m.onnx", "--overwrite"), ("the library and the model to read",)),
-        (("optimize", "m.onnx", "--json-file", "m.fused.onnx"), ("m.fused.onnx names a file that has another use",)),
+        (("optimize", "m.onnx", "--json-file", "m.fused.onnx"), ("m.fused.onnx is also another file of this command",)),
         (
             ("inspect", "m.onnx", "--json-file", "m.onnx", "--overwrite"),
-            ("m.onnx names a file that has another use",),
+            ("m.onnx is also another file of this command",),
         ),
-        (("inspect", "m.onnx", "--json-file", "-"), ("--json-file wants a file", "--json")),
+        (("inspect", "m.onnx", "--json-file", "-"), ("--json-file needs a file", "--json")),
         (("optimize", "m.onnx", ""), ("OUT has no name",)),
         (("optimize", "m.onnx", "."), ("OUT has no name",)),
         (("optimize", ""), ("MODEL has no name",)),
@@ -122,9 +122,9 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("profile", "m.onnx", "--fail-if-slower", "3%"), ("nothing to compare with",)),
         (("profile", "missing.onnx"), ("there is no file missing.onnx",)),
         (("verify", "m.onnx", "missing.onnx"), ("there is no file missing.onnx",)),
-        (("explain", "m.onnx", "--node", "("), ("( is no regular expression",)),
+        (("explain", "m.onnx", "--node", "("), ("( is not a regular expression",)),
         (("cache", "clean"), ("there is no 'clean'",)),
-        (("diff", "-", "-"), ("standard input holds one model only",)),
+        (("diff", "-", "-"), ("standard input is one model only",)),
     ],
 )
 def test_a_wrong_command_line(
@@ -169,7 +169,7 @@ def test_a_folder_without_permission(onnxfuse: Onnxfuse, model: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_behind_standard_output(model: Path, here: Path, kernels: Path):
+def test_standard_output_on_a_full_disk(model: Path, here: Path, kernels: Path):
     command = (sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx", "-o", "-", "--lib", "l.so", "--no-verify")
     env = {"ONNXFUSE_CACHE_DIR": str(kernels)}
     done = process.run(("sh", "-c", '"$@" > /dev/full', "sh", *command), env=env)
@@ -319,8 +319,8 @@ def test_a_bug_of_ours(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("value", ["-1", "nan", "much"])
 @pytest.mark.parametrize("flag", ["--rtol", "--atol"])
 def test_a_tolerance_below_nothing(onnxfuse: Onnxfuse, model: Path, here: Path, flag: str, value: str):
-    is_one_line(onnxfuse("optimize", model, "out.onnx", flag, value), 2, "is no tolerance")
-    is_one_line(onnxfuse("verify", model, model, flag, value), 2, "is no tolerance")
+    is_one_line(onnxfuse("optimize", model, "out.onnx", flag, value), 2, "is not a tolerance")
+    is_one_line(onnxfuse("verify", model, model, flag, value), 2, "is not a tolerance")
     assert files(here) == {"m.onnx"}
 
 

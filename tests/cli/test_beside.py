@@ -1,4 +1,4 @@
-"""Large models: another process runs the original while the build goes on, and the verdict is the same as without."""
+"""Large models: another process runs the original during the build, and the verdict is the same as without."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_wrong_kernel_is_dropped_all_the_same(beside: Callable[..., Result]):
     assert {each.code for each in found.refusals} >= {"E-NUMERICS"}
 
 
-def test_an_original_that_is_not_told_of_is_run_later(beside: Callable[..., Result], model: Path, tmp_path: Path):
+def test_an_original_without_a_result_is_run_later(beside: Callable[..., Result], model: Path, tmp_path: Path):
     def refuses(a: Any, out: Path, **settings: Any) -> Path | None:
         return verify_reference(tmp_path / "no such model", out, **settings)
 

@@ -1,4 +1,4 @@
-"""What is wrong or slow in a model is found, and what is written shows it: kernels, bodies and rewrites with faults."""
+"""`bisect` finds faulty and slow kernels, bodies and rewrites, and the models that it writes show the fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_wrong_kernel_is_found_and_shown_alone(onnxfuse: Onnxfuse, there: Path
     planted = Planted(number)
     library = built(NETWORK, there, calls=on_cpu(render=planted)).library
     said = onnxfuse("bisect", "m.onnx", "fused.onnx", "--json-file", "b.json")
-    assert said.code == 1 and "its function body is right" in said.last, said.err
+    assert said.code == 1 and "its function body agrees with the original" in said.last, said.err
     kernel = planted.name.removeprefix("onnxfuse_")
     assert f"the kernel {kernel} of node" in said.out
     assert {"bisect.a.onnx", "bisect.b.onnx", "bisect.inputs.npz"} <= files(there)

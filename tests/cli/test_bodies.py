@@ -1,4 +1,4 @@
-"""What is in the bodies of control flow nodes is inspected and explained like the rest."""
+"""Subgraphs of control flow nodes are inspected and explained like the main graph."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_workers_of_another_kind_do_not_measure(workers: Any, tmp_path: Path, mo
         tuned(tmp_path, workers.scheduler_address)
 
 
-def test_where_nobody_answers(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_scheduler(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(clusters, "_SECONDS", 1.0)
     said = onnxfuse("tune", model, "--cluster", "tcp://127.0.0.1:9", "--cache-dir", "own")
     assert said.code == 5 and "no scheduler answers at tcp://127.0.0.1:9" in said.err

@@ -61,7 +61,7 @@ def test_the_help_of_a_verb_has_examples_that_are_command_lines(onnxfuse: Onnxfu
         command.make_context(verb, words)
 
 
-def test_flags_are_told_in_sections_where_there_are_many(onnxfuse: Onnxfuse):
+def test_many_flags_are_listed_in_sections(onnxfuse: Onnxfuse):
     said = onnxfuse("optimize", "--help").out
     heads = [line[:-1] for line in said.splitlines() if re.fullmatch(r"[A-Z][^:]*:", line)]
     assert heads == [*SECTIONS, OTHERS, "Examples"]
@@ -121,9 +121,9 @@ def test_people_can_read_the_values(onnxfuse: Onnxfuse, here: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("strateg = 'best'", ("sets strateg, which is no flag", "did you mean strategy?")),
+        ("strateg = 'best'", ("sets strateg, which is not a flag", "did you mean strategy?")),
         ("fast-math = 'yes'", ("fast-math", "is not true or false")),
-        ("dim = {a = 1}", ("dim", "no value of the right kind")),
+        ("dim = {a = 1}", ("dim", "a value of the wrong type")),
         ("strategy = 'bets'", ("did you mean best?", "onnxfuse.toml")),
         ("strategy = ", ("cannot be read",)),
     ],

@@ -1,4 +1,4 @@
-"""What a build gains is measured, and kernels that lose are not shipped: once, and the same way ever after."""
+"""The speedup of a build is measured, and slower kernels are left out; the decision is cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, BudgetError, DeviceError, UsageError
-from onnxfuse.measure.gain import AtSize, Gained, Tried, limit_of
+from onnxfuse.measure.gain import AtSize, GainResult, KernelTrial, limit_of
 from onnxfuse.measure.gain_child import seem_slow
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import gained, optimize
@@ -47,14 +47,14 @@ def built(chains: Path, tmp_path: Path) -> Callable[..., Result]:
     return go
 
 
-def never(*_: Any, **__: Any) -> Gained:
+def never(*_: Any, **__: Any) -> GainResult:
     raise AssertionError("nothing is to be measured")
 
 
-def found(speedup: float, *tried: Tried, slow: tuple[str, ...] = (), sure: float = 1.01) -> Gained:
+def found(speedup: float, *tried: KernelTrial, slow: tuple[str, ...] = (), sure: float = 1.01) -> GainResult:
     """A measurement: a gain that is known to one percent, or to a factor."""
     ratio = Ratio(speedup, speedup / sure, speedup * sure, 50)
-    return Gained(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
+    return GainResult(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
 
 
 # the real thing -------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[...
     assert asked.gain is not None or asked.kernels == 0, "measured, or all of it lost"
 
 
-def test_large_models_are_not_held_side_by_side_unless_it_is_asked_for(built: Callable[..., Result], monkeypatch: Any):
+def test_large_models_are_not_measured_in_turns_unless_requested(built: Callable[..., Result], monkeypatch: Any):
     monkeypatch.setattr(gained, "LARGE", 1)
     monkeypatch.setattr(gained, "wanted", lambda context: True)
     large = built(never, gain=None)
@@ -120,8 +120,8 @@ def test_large_models_are_not_held_side_by_side_unless_it_is_asked_for(built: Ca
 # what is decided ------------------------------------------------------------------------------------------------------
 
 
-def lost(kernels: tuple[str, ...], ratio: float, share: float = 0.5, sure: float = 1.01) -> Tried:
-    return Tried(kernels, Ratio(ratio, ratio / sure, ratio * sure, 50), share, ratio, 1.0)
+def lost(kernels: tuple[str, ...], ratio: float, share: float = 0.5, sure: float = 1.01) -> KernelTrial:
+    return KernelTrial(kernels, Ratio(ratio, ratio / sure, ratio * sure, 50), share, ratio, 1.0)
 
 
 def test_only_what_surely_loses_is_given_up():
@@ -143,12 +143,12 @@ def test_only_what_surely_loses_is_given_up():
         ([], 2),
     ],
 )
-def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[Tried], left: int):
+def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[KernelTrial], left: int):
     """The first measurement says this of kernels by the first word of their names, the next one that all is well."""
     answers = [found(1.0, *tried), found(1.2)]
     named: dict[str, str] = {}
 
-    def measure(*_: Any, **__: Any) -> Gained:
+    def measure(*_: Any, **__: Any) -> GainResult:
         answer = answers.pop(0)
         real = [replace(each, kernels=tuple(named[word] for word in each.kernels)) for each in answer.tried]
         return replace(answer, tried=tuple(real))
@@ -159,7 +159,7 @@ def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[T
     assert (result.gain is None) == (left == 0) and len(answers) == (1 if left in (0, 2) else 0)
 
 
-def test_the_whole_is_given_up_where_nobody_is_at_fault(built: Callable[..., Result]):
+def test_the_output_is_a_copy_if_no_kernel_is_at_fault(built: Callable[..., Result]):
     result = built(lambda *_, **__: found(0.8))
     assert result.kernels == 0 and refused(result) == FIRST | SECOND
 
@@ -174,7 +174,7 @@ def test_a_result_that_is_slower_says_so(built: Callable[..., Result]):
 
 @pytest.mark.parametrize("problem", [DeviceError("gain: no"), BudgetError("gain: too long")])
 def test_what_cannot_be_measured_costs_the_measurement(built: Callable[..., Result], problem: Exception):
-    def broken(*_: Any, **__: Any) -> Gained:
+    def broken(*_: Any, **__: Any) -> GainResult:
         raise problem
 
     result = built(broken)

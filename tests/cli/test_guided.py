@@ -1,4 +1,4 @@
-"""Measured areas and lock files: what is slower is not emitted, nor measured a second time. Times are made up."""
+"""--profile-guided and lock files: slower areas are not emitted, and not measured again. Times are simulated."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_lock_file_says_what_it_is_of(built: Callable[..., Result]):
 
 def test_check_fails_where_a_lock_file_does_not_fit(built: Callable[..., Result], chains: Path):
     built(Clock(slow("Tanh")), profile_guided=True)
-    with pytest.raises(AnsweredNo, match="--min-group is another"):
+    with pytest.raises(AnsweredNo, match="--min-group has another value"):
         built(out="p.onnx", lock="o.fuse.lock", check=True, min_group=1)
     text = Path("o.fuse.lock").read_text()
     domain = read_lock(Path("o.fuse.lock")).domain

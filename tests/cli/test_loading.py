@@ -1,4 +1,4 @@
-"""What it takes to load result and original: bytes, seconds and memory, in the manifest and in the document."""
+"""The cost of loading result and original (bytes, seconds, memory) in the manifest and the JSON document."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_build_for_every_machine_says_only_what_is_the_same_everywhere(onnxfus
     assert document["original"]["peak_bytes"] > WEIGHTS
 
 
-def test_a_peak_is_seen_though_it_is_gone():
+def test_a_short_peak_is_seen():
     with Watch() as watch:
         large: Any = np.ones(64 << 20, np.uint8)
         watch.opened()

@@ -1,4 +1,4 @@
-"""What `optimize` writes, and what it says while it does."""
+"""The outputs and messages of `optimize`."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_it_stops_after_a_step_and_prints_what_that_made(onnxfuse: Onnxfuse, mod
     assert files(here) == {"m.onnx"}
 
 
-def test_external_data_lies_beside_the_model(onnxfuse: Onnxfuse, here: Path):
+def test_external_data_is_beside_the_model(onnxfuse: Onnxfuse, here: Path):
     proto = chain()
     weights = np.random.default_rng(0).standard_normal((32, 64), np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))

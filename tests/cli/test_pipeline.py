@@ -1,4 +1,4 @@
-"""The ways back: groups that refuse, kernels that compute something else, and when a build gives up."""
+"""Replanning: groups without a kernel, kernels with wrong results, and when a build gives up."""
 
 from __future__ import annotations
 

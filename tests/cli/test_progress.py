@@ -1,4 +1,4 @@
-"""What is said of work that takes its time: at once and moving on terminals, as lines on request, nothing in pipes."""
+"""Progress of long-running verbs: an updated line on terminals, plain lines on request, nothing in pipes."""
 
 from __future__ import annotations
 

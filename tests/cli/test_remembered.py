@@ -1,4 +1,4 @@
-"""What was verified before is not run again, and nothing but the same bytes counts as the same."""
+"""Verdicts are cached, and a cached verdict is used only for the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal sees, and what everything else sees."""
+"""Output on terminals and elsewhere."""
 
 from __future__ import annotations
 

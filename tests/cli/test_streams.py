@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or read by nobody; folders that cannot be written; names that are links."""
+"""Closed, full and unread standard streams; folders without write permission; names that are links."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_closed_standard_error(model: Path, here: Path, kernels: Path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("verb", ["inspect m.onnx", "inspect m.onnx --json", "config", "--version"])
-def test_a_full_disk_behind_an_answer(model: Path, kernels: Path, verb: str):
+def test_a_full_disk_while_a_result_is_written(model: Path, kernels: Path, verb: str):
     fails(shell(f'"$@" {verb} > /dev/full', kernels), 7, "standard output cannot be written")
 
 

@@ -1,4 +1,4 @@
-"""Tuning, with the real compiler and runtime: what takes longer than predicted is found, and the plan is another."""
+"""`tune` with the real compiler and runtime: kernels slower than predicted are found, and the plan changes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_measured_prices_decide_where_a_strategy_asks(tuned: Tuned, model: Path,
     made = built(model, folder, strategy=BEST)
     assert WHOLE not in groups(made)
     whole = next(c for c in made.candidates if c.nodes == WHOLE)
-    assert whole.measured and whole.code == "E-COST" and "as measured" in whole.reason
+    assert whole.measured and whole.code == "E-COST" and "its own time measured" in whole.reason
 
 
 def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tuning of ways through contractions, with the real compiler, runtime and clock: one that really is slow is left."""
+"""`tune` of schedule candidates of contractions, with the real compiler, runtime and clock: a slow one is replaced."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_faster_way_is_found(tuned: Tuned, usual: str) -> None:
     assert way.places == 1 and way.after_us < 0.8 * way.before_us
 
 
-def test_the_next_build_goes_it_without_measuring(
+def test_the_next_build_uses_it_without_measuring(
     tuned: Tuned, model: Path, folder: Path, calls: Calls, usual: str
 ) -> None:
     settled = replace(calls, time_samples=never, profile_models=never)

@@ -48,8 +48,8 @@ def test_the_document_of_a_file_has_the_drawing_too(onnxfuse: Onnxfuse, model: P
     assert {n["kernel"] for n in drawing["before"]["nodes"]} >= {g["name"] for g in document["groups"]}
     assert before[0] == "input" and len(before) == document["nodes_before"] + 2
     chain, (kernel,) = drawing["before"]["nodes"][1:-1], drawing["after"]["nodes"][1:-1]
-    assert [n["held"] for n in chain] == [512, 1024, 1024, 1024], "the input of the model is its caller's"
-    assert kernel["held"] == 512 and kernel["bytes"] < sum(n["bytes"] for n in chain)
+    assert [n["live_bytes"] for n in chain] == [512, 1024, 1024, 1024], "the input of the model is its caller's"
+    assert kernel["live_bytes"] == 512 and kernel["bytes"] < sum(n["bytes"] for n in chain)
     assert kernel["flops"] == sum(n["flops"] for n in chain)
 
 
@@ -146,7 +146,7 @@ def test_a_model_on_standard_input(model: Path):
     done = process.run(("sh", "-c", f"{program} inspect - < m.onnx && {program} verify m.onnx - < m.onnx"))
     assert done.code == 0 and "4 nodes" in done.out and "no optimizations" in done.out, done.err
     done = process.run(("sh", "-c", f"{program} verify - - < m.onnx"))
-    assert done.code == 2 and "standard input holds one model only" in done.err
+    assert done.code == 2 and "standard input is one model only" in done.err
 
 
 def test_inspect_a_library(onnxfuse: Onnxfuse, fused: Path):
@@ -168,7 +168,7 @@ def test_a_library_says_what_its_kernels_stand_for(onnxfuse: Onnxfuse, fused: Pa
     assert "3 float32 -> float32" in said and "Mul_0, Add_1, Relu_2 and 1 more" in said
     Path("f.fuse.json").unlink()
     alone = onnxfuse("inspect", "libf.so")
-    assert alone.code == 0 and "what its kernels stand for is not known" in alone.out
+    assert alone.code == 0 and "the original nodes of its kernels are unknown" in alone.out
 
 
 def test_variables_that_set_nothing_are_warned_about(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
@@ -197,7 +197,7 @@ def test_dimensions_that_are_not_there_are_refused(onnxfuse: Onnxfuse, model: Pa
     said = onnxfuse("profile", "l.onnx", "--dim", "n=8")
     assert said.code == 2 and ("did you mean N?" in said.last or "it has N" in said.last)
     said = onnxfuse("profile", "l.onnx", "--dim", "N=8", "--inputs", "x.npz")
-    assert said.code == 2 and "sizes of its own" in said.last
+    assert said.code == 2 and "which has sizes" in said.last
     assert onnxfuse("profile", "l.onnx", "--dim", "N=" + ",".join(map(str, range(1, 20)))).code == 2
     assert onnxfuse("verify", "l.onnx", "l.onnx", "--dim", "N=1,2").code == 2
 

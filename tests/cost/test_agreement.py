@@ -1,4 +1,4 @@
-"""The figures that say how good predictions are, on numbers whose answer is known."""
+"""The measures of agreement between predictions and measurements, on known examples."""
 
 import pytest
 

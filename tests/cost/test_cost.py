@@ -1,4 +1,4 @@
-"""Predicted times: every kernel of the golden cases has one, and it moves as the machine and the shapes do."""
+"""Predicted times of all kernels of the golden cases, and how they depend on the machine and on shapes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_last_block_is_short_where_tasks_are_many():
 
 
 @pytest.mark.parametrize("rows", [784, 841, 3136])
-def test_contractions_behind_each_other_are_shared_among_cores(rows: int):
+def test_consecutive_contractions_are_divided_among_cores(rows: int):
     """A chain goes through blocks of its own part of the rows: each of two cores counts about half of them."""
     text = f"""<ir_version: 9, opset_import: ["" : 17]>
     g (float[{rows}, 144] x) => (float[{rows}, 240] y) {{ a = MatMul(x, w) y = MatMul(a, v) }}"""

@@ -1,4 +1,4 @@
-"""Predicted times of the runtime's nodes: sane in every kind, aware of what it does at once, near real ones."""
+"""Predicted times of the runtime's nodes: plausible for every kind, aware of its fusions, near measured ones."""
 
 from dataclasses import replace
 
@@ -189,7 +189,7 @@ def test_chains_that_the_runtime_has_an_operator_for_are_one_node():
     assert ops(*chain("a = Div x c; e = Erf a; b = Add e one; m = Mul x b")) == ["Div", "Erf", "Add", "Mul"]
 
 
-def test_an_activation_costs_nothing_behind_a_convolution():
+def test_an_activation_costs_nothing_after_a_convolution():
     shapes = {"x": (1, 64, 28, 28), "w": (64, 64, 3, 3), "c": (1, 64, 28, 28), "y": (1, 64, 28, 28)}
     nodes, tensors = chain("c = Conv x w; y = Relu c", **shapes)
     assert ops(nodes, tensors) == ["Conv"]

@@ -1,4 +1,4 @@
-"""Bytes that a cache has to fetch, on loops whose answer is known."""
+"""Bytes fetched into a cache, for loops with a known answer."""
 
 import pytest
 

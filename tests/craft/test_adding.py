@@ -1,4 +1,4 @@
-"""What docs/adding.md says is true: each of its additions is made to a copy of the program, and does something."""
+"""Every extension of docs/adding.md is applied to a copy of the program and has the described effect."""
 
 from __future__ import annotations
 

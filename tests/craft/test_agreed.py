@@ -1,4 +1,4 @@
-"""What C++ and Python have to agree on stands in Python alone: C++ has it from a header that is written from there."""
+"""Constants shared by Python and C++ are defined in Python only; C++ gets them from a generated header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each code of a refusal is given by the program, and asked for by a test."""
+"""Every reason code is raised by the program, and covered by a test."""
 
 import ast
 from collections.abc import Iterator

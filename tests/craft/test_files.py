@@ -1,4 +1,4 @@
-"""Every file opens with its promise, stays short, and names nothing of the place where it was written."""
+"""Every file starts with a docstring, is short, and does not mention the environment in which it was written."""
 
 import ast
 from collections import Counter

@@ -23,7 +23,7 @@ BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; 
 SOURCES = ("onnxfuse", "cli", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_is_defined_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
     assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "onnxfuse.__version__"
@@ -70,7 +70,7 @@ def test_the_wheel_holds_the_program_its_licences_and_nothing_else(built: Path):
     assert f"\nVersion: {onnxfuse.__version__}\n" in metadata and "\nLicense-Expression: Apache-2.0\n" in metadata
 
 
-def test_the_sdist_holds_all_that_a_wheel_is_made_of(built: Path):
+def test_the_sdist_has_all_files_of_the_wheel(built: Path):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

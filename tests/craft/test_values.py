@@ -1,4 +1,4 @@
-"""What crosses a stage is a frozen value with slots, and the front door shows exactly what it says it shows."""
+"""Values passed between steps are frozen and have slots, and the package exports exactly what it documents."""
 
 import ast
 from pathlib import Path

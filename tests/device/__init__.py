@@ -1,1 +1,1 @@
-"""Verbs, and the check of a device, over the stand-in for the driver."""
+"""Verbs and the GPU check, over a mock of the driver."""

@@ -1,4 +1,4 @@
-"""The check of a GPU, with the emulator in place of the device, and with a driver that has none.
+"""The GPU check, with the emulator instead of a device, and with a driver without devices.
 
 Whoever has a GPU runs scripts/gpu_check.sh; here it has to come through, to find what is planted, and to ask of a
 driver what a driver takes.

@@ -1,4 +1,4 @@
-"""`verify` and `profile` with `--target cuda`, over a driver that has no device: kernels run as code of the host.
+"""`verify` and `profile` with `--target cuda`, over a mock of the driver: kernels run as host code.
 
 The verbs are processes of their own, started as a user does it; libraries register their kernels with the CPU's
 provider, whose memory the driver shares (ONNXFUSE_CUDA_PROVIDER).

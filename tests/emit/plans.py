@@ -56,7 +56,7 @@ def group(graph: Graph, made: str) -> Group:
     for n in graph.nodes:
         for v in dict.fromkeys(n.reads):
             readers[v] = readers.get(v, 0) + 1
-    return group_of(f"g_{wanted[0]}", nodes, graph, readers)
+    return group_of(f"g_{wanted[0]}", nodes, readers)
 
 
 def kernel_of(graph: Graph, group: Group, layouts: Layouts, dtypes: Mapping[str, DType] | None = None) -> Kernel:

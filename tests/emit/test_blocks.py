@@ -1,4 +1,4 @@
-"""Chains of movements spelled anew move the same elements, with fewer and simpler Transposes."""
+"""Rewritten chains of movement are equivalent, with fewer and simpler Transposes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Function bodies: layouts undone and applied, shapes spelled from the body's own inputs, names of nobody."""
+"""Function bodies: layouts undone and applied, shapes computed from the body's own inputs, unique names."""
 
 import numpy as np
 import pytest

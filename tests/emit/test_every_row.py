@@ -1,4 +1,4 @@
-"""Whatever has a row has a body that the runtime loads and runs without the library, and that says the same."""
+"""Every operator with a row has a function body that the runtime runs without the library, with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of control flow nodes in the rewritten model: names, what they capture, what is stored where and how often."""
+"""Subgraphs of control flow nodes in the rewritten model: names, captures, and where weights are stored."""
 
 from __future__ import annotations
 

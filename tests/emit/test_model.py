@@ -1,4 +1,4 @@
-"""The rewritten model: what is kept, what is packed once or twice, what is named, and what is promised."""
+"""The rewritten model: what is kept, which weights are packed, names, and invariants."""
 
 import json
 
@@ -248,10 +248,10 @@ def test_a_model_that_breaks_a_promise_is_caught():
     for spoil, message in (
         (lambda m: m.graph.node[0].input.append("nothing"), "reads nothing"),
         (lambda m: m.graph.node[0].input.append("x"), "does not fit its function"),
-        (lambda m: m.graph.node[1].output.__setitem__(0, "b"), "b is made twice"),
-        (lambda m: m.functions[0].node[0].input.append("w0"), "reads what is not there"),
+        (lambda m: m.graph.node[1].output.__setitem__(0, "b"), "b is defined twice"),
+        (lambda m: m.functions[0].node[0].input.append("w0"), "reads an undefined value"),
         (lambda m: m.functions.append(m.functions[0]), "defined twice"),
-        (lambda m: m.graph.output.add(name="none"), "nothing makes the output"),
+        (lambda m: m.graph.output.add(name="none"), "the output none is not defined"),
     ):
         broken.CopyFrom(proto)
         spoil(broken)
@@ -266,7 +266,7 @@ def test_a_copy_is_the_same_file(tmp_path):
     assert (tmp_path / "m.onnx").read_bytes() == proto.SerializeToString()
 
 
-def test_quantization_notes_of_values_that_are_gone_go_too(tmp_path):
+def test_quantization_annotations_of_removed_values_are_removed(tmp_path):
     proto = layers()
     for name in ("a", "b", "x"):
         note = proto.graph.quantization_annotation.add(tensor_name=name)

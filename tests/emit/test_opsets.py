@@ -1,4 +1,4 @@
-"""Operators whose axes, bounds or limits moved from attributes to inputs: the spelling of each opset, in a body."""
+"""Operators whose axes, bounds or limits moved from attributes to inputs, in function bodies of each opset."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Pieces of real exports, as torch and transformers wrote them, and the form that they should take.
+"""Parts of real exports of torch and transformers, and the form in which they should be planned.
 
 `best` is the number of kernels of the form found by hand, no node left to the runtime. `now` is what there is: kernels,
 nodes that are left, nodes of the rewritten graph. It may get better, and then says so; it may not get worse.
@@ -102,7 +102,7 @@ def test_prices_reach_the_form_that_growth_does_not(name: str) -> None:
 
 def test_a_rule_that_is_off_shows() -> None:
     """Without the rules that they were written for, two forms have more nodes."""
-    for name, rule in (("box_refined", "idle-clip"), ("mask_of_padding", "where-false")):
+    for name, rule in (("box_refined", "redundant-clip"), ("mask_of_padding", "where-false")):
         case = case_of(Path(__file__).with_name(f"{name}.case"))
         before = load(model_of(case).SerializeToString(), Options())
         with_, without = (rewrite(before, Options(disable=off))[0] for off in ((), (rule,)))

@@ -1,4 +1,4 @@
-"""Golden cases: a model in ONNX text, and what plan, scheduler and renderer make of it for one machine class.
+"""Golden cases: a model in ONNX text, with its plan, kernel and generated code for one machine class.
 
 A case file holds a sentence, fields (`weights: w float32[4, 8]; ids int64[3] = 0 1 2`, `options: min_group=1`,
 `cpp: full`), the model, and the sections `# plan`, `# kernel` and `# cpp`. Of C++ it holds a digest, unless `full`.

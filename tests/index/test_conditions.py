@@ -1,4 +1,4 @@
-"""What a kernel demands of extents before it reads anything."""
+"""Conditions on extents that kernels check at launch."""
 
 from __future__ import annotations
 

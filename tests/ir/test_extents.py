@@ -1,4 +1,4 @@
-"""Extents as formulas: one name for each, whatever way it came, and what follows from those that are known."""
+"""Symbolic extents: canonical names for formulas, and what follows from known ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_name_stands_for_its_formula(size: int):
     assert value == 2 * ((size + 1) // 2) + size % 3 + min(size, 5) == evaluate(expanded(made), lambda s: size)
 
 
-def test_extents_behind_a_known_one_follow_from_it():
+def test_extents_after_a_known_one_follow_from_it():
     half, eighth = halved(H), halved(halved(halved(H)))
     found = follows(only(eighth), [only(half)])
     assert found is not None and symbols_of(found) == {only(half)}

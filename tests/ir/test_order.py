@@ -1,4 +1,4 @@
-"""Kernels that read what nothing has stored yet are found by the order of their statements."""
+"""Reads before any store are found from the order of statements."""
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index

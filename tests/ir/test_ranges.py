@@ -1,4 +1,4 @@
-"""Ranges hold for whatever numbers are computed, and are as narrow as the rules that ask for them need."""
+"""Value ranges are sound, and as tight as the rules that use them need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs compiled as one kernel each, many in one library, and held against what their rows mean.
+"""Graphs compiled as one kernel each, many in one library, and compared with their definitions.
 
 Many kernels go into one translation unit; its library is compiled once, kept by content, and shared by every process of
 a test run.
@@ -99,7 +99,7 @@ def group_of_all(graph: Graph) -> Group:
     """All nodes of a graph as one group."""
     wanted = Counter(v for n in graph.nodes for v in dict.fromkeys(n.reads))
     wanted.update(graph.outputs)
-    return group_of("g", graph.nodes, graph, wanted)
+    return group_of("g", graph.nodes, wanted)
 
 
 def kernel_of(case: Case, target: Target) -> Kernel | Decision:

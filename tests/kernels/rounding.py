@@ -1,4 +1,4 @@
-"""What a graph computes in float64 by its rows, and how far a right kernel may be from it, element by element.
+"""The float64 result of a graph by its rows, and error bounds for correct kernels, element by element.
 
 The bound is a running error analysis of first order (Wilkinson): each operation adds the rounding of its result to what
 it makes of the errors of its operands. It is itself written as scalars, so that the rows' own evaluator computes it.

@@ -1,4 +1,4 @@
-"""Runs kernels of a sanitized library on memory of exactly the size that they are promised, each task in turn.
+"""Runs kernels of a sanitized library on buffers of exactly the specified size, one task after another.
 
 Started by test_sanitized.py with the sanitizers' libraries preloaded: any access outside of a tensor ends it.
 """

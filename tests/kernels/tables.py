@@ -1,4 +1,4 @@
-"""Every case of the kernel tests, the machine classes whose kernels each table is about, and which are compiled.
+"""All cases of the kernel tests, the machine classes of each table, and which cases are compiled.
 
 A run compiles one case of each kind for each machine class: cases of a kind differ in sizes alone, and wider, narrower
 and sharing classes each take another one of them. Those that are left are compiled under the `slow` marker; all cases

@@ -1,4 +1,4 @@
-"""Kernels of every table, compiled and run by one to three threads, compute what their rows mean, on any vectors.
+"""Kernels of all tables, compiled and run by one to three threads, give the results of their definitions.
 
 A run compiles those that `tables` calls usual; all others run under the `slow` marker.
 """

@@ -1,4 +1,4 @@
-"""Kernels for another architecture, compiled here and run by an emulator, compute what their rows mean."""
+"""Kernels for another architecture, cross-compiled and run by an emulator, give the results of their definitions."""
 
 from __future__ import annotations
 

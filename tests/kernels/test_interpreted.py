@@ -1,4 +1,4 @@
-"""Every kernel of the kernel tests runs in the interpreter, without a compiler, and computes what its rows mean.
+"""All kernels of the kernel tests run in the interpreter, without a compiler, with the results of their definitions.
 
 `verify` finds nothing in any of them, and the compiled ones compute the same.
 

@@ -1,4 +1,4 @@
-"""Faults planted in kernels are found by `verify`, which runs nothing, or by the interpreter; a test says by which."""
+"""Faults inserted into kernels are found by `verify`, which runs nothing, or by the interpreter, as stated for each."""
 
 from __future__ import annotations
 
@@ -145,10 +145,10 @@ FAULTS = {
     "two live values in one buffer": (
         "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
     "a panel of codes at an odd place": (
-        "codes_plain", only_first(Tile, beside), "verify", "no multiple of 4"),
+        "codes_plain", only_first(Tile, beside), "verify", "not a multiple of 4"),
     "a vector loop that begins at an unaligned offset": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, begin=s.begin + 1), is_vector),
-        "verify", "no multiple of 16"),
+        "verify", "not a multiple of 16"),
     "vectors of sums that are added up one by one": (
         "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
         "verify", "its vectors say otherwise"),
@@ -163,9 +163,9 @@ FAULTS = {
         "verify", "are otherwise along"),
     "a load of which nobody says how": (
         "chain_softmax_wide", only_first(Load, lambda x: replace(x, lanes=None), lambda x: x.lanes is not None),
-        "verify", "is not said how"),
+        "verify", "not legalized"),
     "lanes that are scattered over one line": (
-        "chain_softmax_wide", only_first(Store, lambda s: replace(s, scattered=True)), "verify", "lie otherwise"),
+        "chain_softmax_wide", only_first(Store, lambda s: replace(s, scattered=True)), "verify", "unlike its lanes"),
     "a vector loop that forgets what it carries": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, carries=0), lambda s: s.carries > 0),
         "verify", "carries others"),
@@ -179,7 +179,7 @@ FAULTS = {
         "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, carried=False), lambda s: s.carried),
         "verify", "its loops say otherwise"),
     "a largest element whose place is forgotten": (
-        "ArgMax_last", only_first(Accumulate, lambda s: replace(s, merged=s.merged[:1])), "verify", "is not said what"),
+        "ArgMax_last", only_first(Accumulate, lambda s: replace(s, merged=s.merged[:1])), "verify", "accumulators of"),
     "streams that nobody waits for": (
         "Relu_float32", only_first(Phase, lambda p: replace(p, streams=True)), "verify", "nothing is streamed"),
     "a matrix unit that nobody uses": (

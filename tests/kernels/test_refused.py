@@ -1,4 +1,4 @@
-"""No case of a table is refused on any machine class: a case that has no kernel is compared with nothing."""
+"""No case of a table is refused for any machine class, so that every case is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans compute each element from the one before it, as the runtime adds them up."""
+"""Scans compute each element from the previous one, in the runtime's order of additions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written twins compute what they are named for, and the race reports it; their speed is no test."""
+"""The hand-written reference kernels are correct, and the race reports them; their speed is not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of load start from: models as text, and what ONNX's reference evaluator makes of every value."""
+"""Models as text for the tests of loading, and the values that ONNX's reference evaluator computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integer shape arithmetic over symbols: held against runs for programs made at random, and case by case."""
+"""Symbolic shape arithmetic: compared with runs of random programs, and case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is not a model ends in one line with a next step, and the exit code says whose mistake it was."""
+"""Files that are no models give one line with a hint, and the exit code tells usage errors from invalid models."""
 
 import os
 import random
@@ -51,7 +51,7 @@ def test_a_path_as_text_works(tmp_path: Path):
         (b"\x20\x00\x00\x00ORTM\x00\x00", "own format"),
         (b"import onnx\n", "cannot be read"),
         (bytes(range(1, 200)), "cannot be read"),
-        (b"\x08\x08", "no graph"),
+        (b"\x08\x08", "has no graph"),
     ],
 )
 def test_what_is_not_onnx(content: bytes, said: str):
@@ -60,7 +60,7 @@ def test_what_is_not_onnx(content: bytes, said: str):
 
 def test_a_file_cut_short():
     data = GOOD.SerializeToString()
-    assert "cut short" in refusal(data[: len(data) // 2])
+    assert "truncated" in refusal(data[: len(data) // 2])
     for end in range(1, len(data)):
         try:
             load(data[:end], Options())
@@ -91,8 +91,8 @@ def test_a_name_that_is_not_text():
     [
         ("g (float[2] x) => (float[2] y) { y = Add(x, weihgt) }", "weihgt"),
         ("g (float[2] x) => (float[2] z) { y = Relu(x) }", "output z"),
-        ("g (float[2] x) => (float[2] y) { y = Relu(x)\n y = Neg(x) }", "made twice"),
-        ("g (float[2] x) => (float[2] y) { x = Relu(y)\n y = Neg(x) }", "made twice"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(x)\n y = Neg(x) }", "defined twice"),
+        ("g (float[2] x) => (float[2] y) { x = Relu(y)\n y = Neg(x) }", "defined twice"),
         (
             "g (float[2] x) => (float[2] y) { a = Add(x, b)\n b = Relu(a)\n y = Neg(b) }",
             "cycle: Add_0 -> Relu_0 -> Add_0",
@@ -145,15 +145,15 @@ def test_external_data_that_is_missing(tmp_path: Path):
     (tmp_path / "short.bin").write_bytes(bytes(8))
     for model, said in (
         (external("gone.bin"), "gone.bin"),
-        (external("short.bin", offset=4), "ends before"),
-        (external("short.bin", length=-8), "ends before"),
+        (external("short.bin", offset=4), "is too short"),
+        (external("short.bin", length=-8), "is too short"),
         (external("../short.bin"), "outside the model's folder"),
         (external(str(tmp_path / "short.bin")), "outside the model's folder"),
         (external(""), "outside the model's folder"),
     ):
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
         assert said in refusal(tmp_path / "m.onnx")
-    assert "came as bytes" in refusal(external("short.bin").SerializeToString())
+    assert "given as bytes" in refusal(external("short.bin").SerializeToString())
 
 
 def test_external_data_behind_links(tmp_path: Path):
@@ -176,10 +176,10 @@ def test_external_data_behind_links(tmp_path: Path):
 
 def test_what_has_no_end_is_not_read(tmp_path: Path):
     os.mkfifo(tmp_path / "w.bin")
-    assert "no regular file" in refusal(tmp_path / "w.bin", UsageError)
-    assert "no regular file" in refusal(Path("/dev/zero"), UsageError)
+    assert "not a regular file" in refusal(tmp_path / "w.bin", UsageError)
+    assert "not a regular file" in refusal(Path("/dev/zero"), UsageError)
     (tmp_path / "m.onnx").write_bytes(external("w.bin").SerializeToString())
-    assert "no regular file" in refusal(tmp_path / "m.onnx")
+    assert "not a regular file" in refusal(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("n", ["100000000000000000000", "9" * 5000, "2147483648", "\u00b2", "-1"])

@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan as graphs: what they read from outside, and which types hold in every iteration."""
+"""Subgraphs of If, Loop and Scan as graphs: captured values, and types that hold in every iteration."""
 
 from __future__ import annotations
 

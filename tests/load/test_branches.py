@@ -1,4 +1,4 @@
-"""Ifs whose conditions are known before the model runs are gone: the branch that runs is part of the graph."""
+"""Ifs with conditions known at load time are replaced by the branch that runs."""
 
 from __future__ import annotations
 

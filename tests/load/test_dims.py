@@ -1,4 +1,4 @@
-"""`--dim` and `--input-shape` give names of dimensions their values; mistakes are told with what there is."""
+"""`--dim` and `--input-shape` set named dimensions; error messages name the existing ones."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_names_that_are_expressions():
         ({"dim": ("batch",)}, "NAME=N"),
         ({"dim": ("batch=x",)}, "NAME=N"),
         ({"dim": ("=4",)}, "NAME=N"),
-        ({"dim": ("batch=2", "batch=3")}, "another flag makes it 2"),
-        ({"input_shape": ("x:2,3,8,16", "mask:4,5")}, "another flag makes it 2"),
+        ({"dim": ("batch=2", "batch=3")}, "another flag sets it to 2"),
+        ({"input_shape": ("x:2,3,8,16", "mask:4,5")}, "another flag sets it to 2"),
         ({"input_shape": ("x:2,3,8",)}, "4"),
         ({"input_shape": ("x:2,4,8,16",)}, "fixes it at 3"),
         ({"input_shape": ("masc:2,3",)}, "mask"),

@@ -1,4 +1,4 @@
-"""Operators without a row mean what the function bodies of their schemas say: ONNX and ONNX Runtime agree."""
+"""Operators without a row are defined by the function bodies of their schemas; ONNX and ONNX Runtime agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shape inference is C++ that crashes and takes all memory on valid models: that costs its answer and nothing else."""
+"""A crash, loop or memory exhaustion of ONNX's shape inference costs only its result."""
 
 import itertools
 import signal

@@ -1,4 +1,4 @@
-"""Names and constants of a model mean what the runtime takes them for, and meet none of the compiler's own."""
+"""Duplicate names and constants are resolved as by the runtime, and do not collide with the compiler's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes keep their names, values keep theirs; what has no form of ours stays whole; functions become their bodies."""
+"""Nodes and values keep their names; unsupported attributes are preserved; functions are inlined."""
 
 from __future__ import annotations
 

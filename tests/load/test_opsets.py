@@ -1,4 +1,4 @@
-"""Every opset from 7 on is read as it is: the same computation has the same types however its opset spells it."""
+"""All opsets from 7 on: the same computation gets the same types in every opset."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_opsets_before_7_load_and_nothing_has_a_row(opset: int):
     assert repr(graph.types["y"]) == "float32[2, 3]"
 
 
-def test_opsets_that_nobody_knows_load_and_nothing_has_a_row():
+def test_unknown_opsets_load_without_rows():
     newest = onnx.defs.onnx_opset_version()
     graph = graph_of(parse("g (float[2, 3] x) => (float[2, 3] y) { t = Relu(x)\n y = Neg(t) }", opset=newest + 1))
     assert graph.opset == 0 and f"newer than {newest}" in graph.source.warnings[0]

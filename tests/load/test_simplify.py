@@ -1,4 +1,4 @@
-"""Shape arithmetic disappears where it is decided, and nothing else does."""
+"""Shape arithmetic with a known result is removed, and nothing else."""
 
 from __future__ import annotations
 

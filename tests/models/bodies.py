@@ -1,4 +1,4 @@
-"""Models whose control flow nodes hold the work, as text, and one that is built like a merged decoder."""
+"""Models as text whose work is in subgraphs of control flow nodes, and one like a merged decoder."""
 
 from __future__ import annotations
 

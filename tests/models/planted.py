@@ -1,4 +1,4 @@
-"""Renderers with a fault: what a kernel stores in its first output is 1 % too much, or it takes its time."""
+"""Faulty renderers: a kernel's first output is 1 % too large, or the kernel is slow."""
 
 from __future__ import annotations
 

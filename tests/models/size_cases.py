@@ -1,4 +1,4 @@
-"""Small graphs, one for each way in which a symbol can be smaller, or more equal to another, than it seems."""
+"""Small graphs, one for each way in which symbols may be small or equal at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose sizes are open, optimized once and run at many sizes: what is wrong, and what is left to the runtime."""
+"""Models with symbolic sizes, optimized once and run at many sizes: differences, and nodes left to the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks as ONNX Runtime's own tool quantizes them: all in kernels, images with the codes of the runtime."""
+"""Networks quantized by ONNX Runtime's tool: everything becomes kernels, with the runtime's quantized values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of each class of convolutions between images that lie line by line: kernels are made, and compute the same."""
+"""Models of each class of convolutions on channels-first images: kernels are made, with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks whose files leave sizes open: optimized once as shipped, right at six sizes each, little left over."""
+"""Networks with symbolic sizes: optimized once, correct at six sizes each, with few nodes left."""
 
 from __future__ import annotations
 

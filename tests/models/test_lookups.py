@@ -1,4 +1,4 @@
-"""What is looked up at integers that the same kernel computes: right at every size, wrapped, and never outside."""
+"""Lookups at indices computed in the same kernel: correct at every size, negative ones wrapped, never out of bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks with open sizes become kernels for machine classes other than this one's too: no group is lost to a bug."""
+"""Networks with symbolic sizes become kernels for all machine classes: no group is lost to a bug."""
 
 import pytest
 

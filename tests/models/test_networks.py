@@ -1,4 +1,4 @@
-"""Small networks compute what they did, in all four ways, and as few kernels do it as did when this was written."""
+"""Small networks give equal results in all four modes, with no more kernels than when this was written."""
 
 from __future__ import annotations
 

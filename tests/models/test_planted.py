@@ -1,4 +1,4 @@
-"""One kernel that computes 1 % too much is found: group by group, and, where nobody looks at groups, end to end."""
+"""A kernel whose result is 1 % too large is found, by comparing groups and by comparing whole models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--precision`: weights of products in 16 bits, and an error that is told and that the format accounts for."""
+"""`--precision`: 16-bit weights of products, and a reported error that is explained by the format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def made(original: Path, precision: str, **changes: object) -> Result:
 @needs_compiler
 @pytest.mark.parametrize("arch", ["native", "x86-64-v3"])
 @pytest.mark.parametrize(("precision", "held"), [("bf16", TensorProto.BFLOAT16), ("fp16", TensorProto.FLOAT16)])
-def test_weights_are_held_in_16_bits_and_the_error_is_told(
+def test_weights_are_stored_in_16_bits_and_the_error_is_reported(
     original: Path, precision: str, held: int, arch: str
 ) -> None:
     result = made(original, precision, arch=arch)
@@ -98,7 +98,7 @@ m (float[1, 3, 25, 25] image) => (float[1, 24, 7, 7] y, float[1, 32, 13, 13] sho
 
 
 @needs_compiler
-def test_images_between_kernels_are_held_in_16_bits(tmp_path: Path) -> None:
+def test_images_between_kernels_are_stored_in_16_bits(tmp_path: Path) -> None:
     """Pools, depthwise and other convolutions, residuals and joined images, each compared with its body."""
     model = onnx.parser.parse_model(IMAGES)
     shapes = {
@@ -131,7 +131,7 @@ def test_weights_stay_as_they_are_by_default(original: Path) -> None:
 
 
 @needs_compiler
-def test_a_fault_behind_rounded_weights_is_found(original: Path) -> None:
+def test_a_fault_hidden_by_rounded_weights_is_found(original: Path) -> None:
     """A kernel whose results are 1 % too large differs from its body by more than its roundings account for."""
     planted = Planted(0)
     result = made(original, "fp16", calls=on_cpu(render=planted), verify=None)

@@ -1,4 +1,4 @@
-"""What lands at places that are looked up: networks over graphs with any number of nodes and edges, and masks."""
+"""Scatters at computed indices: graph networks with any number of nodes and edges, and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done side by side to one value, in one kernel: right at every size."""
+"""Sibling operators on one value in one kernel: correct at every size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NORMS = """norms (float[N, W, 24] x) => (float[N, W, 24] a, float[N, W, 24] b)
 
 
 @pytest.mark.parametrize("text", [REDUCED, CHAINS, NORMS], ids=["reduced", "chains", "norms"])
-def test_one_kernel_reads_what_several_things_are_made_of(text: str, tmp_path: Path) -> None:
+def test_one_kernel_reads_a_value_for_several_results(text: str, tmp_path: Path) -> None:
     result = built(onnx.parser.parse_model(HEAD + text), tmp_path)
     assert (result.kernels, result.nodes_left) == (1, 0), result.refusals
     random = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""Symbols that are 1, or equal to others, at run time: every class in a small graph, with the library and without."""
+"""Symbols that are 1 or equal at run time: every class in a small graph, with the library and without."""
 
 from __future__ import annotations
 

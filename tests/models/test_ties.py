@@ -1,4 +1,4 @@
-"""What becomes integer codes is what the runtime has, at any number of rows: a value on a tie would move all codes."""
+"""Quantized values are those of the runtime at any number of rows, also where many elements lie on a rounding tie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BatchNormalization that takes the statistics of its batch stays as it is, with all its outputs, between kernels."""
+"""BatchNormalization in training mode stays unchanged, with all its outputs, between kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of ONNX Runtime's own operators, which only the runtime itself can be asked about."""
+"""Cases of ONNX Runtime's own operators, with the runtime as the only reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of ONNX Runtime's operators between codes, which only the runtime itself can be asked about.
+"""Cases of ONNX Runtime's operators on quantized values, with the runtime as the only reference.
 
 Scales of operands are powers of two, so that only codes are rounded, and those of results are not, so that no number is
 a tie: the runtime rounds some of them after it has added the zero point.

@@ -1,4 +1,4 @@
-"""Cases of what goes between numbers and integer codes: every type, ties, saturation, NaN, axes and blocks."""
+"""Cases of quantization and dequantization: every type, ties, saturation, NaN, axes and blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes that rows make of codes are those of ONNX Runtime bit by bit, whatever the scales and zero points."""
+"""Operators on quantized values give ONNX Runtime's results bit by bit, for all scales and zero points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row cannot say is refused with a stable code, a reason and, where there is one, a next step."""
+"""Unsupported nodes are refused with a stable code, a reason and, if there is one, an unlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row means what ONNX means: against the reference evaluator and against ONNX Runtime, symbols included."""
+"""Every row agrees with ONNX's reference evaluator and with ONNX Runtime, symbolic sizes included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is derived from rows about operators, against what people would list; and of images what rows say."""
+"""Traits derived from rows agree with hand-written lists."""
 
 from __future__ import annotations
 

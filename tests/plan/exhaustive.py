@@ -1,4 +1,4 @@
-"""All groups that there could be in a small graph: what a search is held against."""
+"""All possible groups of a small graph, as the reference for searches."""
 
 from __future__ import annotations
 

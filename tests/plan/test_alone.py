@@ -1,4 +1,4 @@
-"""Operators that become a kernel alone."""
+"""Operators that become a kernel by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What growth decides by a fixed rule is also proposed the other way, and prices tell which is taken."""
+"""Alternatives to the fixed rules of growth are proposed, and prices decide."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_
         assert c.seconds is not None
         assert c.reason is not None
         assert c.reason.code == "E-COST"
-        assert "with it, what is around takes" in c.reason.reason
+        assert "its region takes" in c.reason.reason
 
 
-def test_one_that_is_no_clear_gain_is_told() -> None:
+def test_an_alternative_without_a_clear_gain_is_reported() -> None:
     best = planned(weighted(SCALED), BEST, costing())
     assert len(best.groups) == 2
     (lost,) = [c for c in best.candidates if "prologue" in c.by]

@@ -1,4 +1,4 @@
-"""What is put together from all proposals is predicted no slower than any of them, and near what is possible."""
+"""The cover of `best` is predicted to be no slower than that of any strategy, and near the optimum."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_plan_is_clearly_better_in_the_mean_and_nowhere_worse(other: tuple[flo
     assert clearly_less(other, (1.0, 1.0)) == less
 
 
-def test_ties_go_to_anchors_unless_somebody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_go_to_anchors_unless_prices_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a quarter less is nothing, the plan is that of anchors; but whoever measures sees the other one."""
     graph = drawn(0, 7)
     usual, made, seen = (
@@ -256,7 +256,7 @@ def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> No
 
     def left(text: str, node: int) -> float:
         prices = space_of(parsed(text)).prices
-        found = prices.left(node) if prices is not None else None
+        found = prices.in_runtime(node) if prices is not None else None
         assert found is not None
         return found[0]
 

@@ -1,4 +1,4 @@
-"""Contractions behind contractions: which join one kernel, and what is said of those that do not."""
+"""Consecutive contractions: which are fused, and the reasons for those that are not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_costs_more_than_it_saves(rows: int | str, k: int, middle: int, n: 
     assert any(d.code == "E-COST" and why in d.reason for d in made.decisions), made.decisions
 
 
-def test_not_where_weights_are_held_in_16_bits_or_nothing_is_fused() -> None:
+def test_not_with_16_bit_weights_or_without_fusion() -> None:
     assert codes(planned(128, 128, 512, 128, precision="bf16")) == {"E-COST"}
     assert len(planned(128, 128, 512, 128, strategy="none").groups) != 1
 

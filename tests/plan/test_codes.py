@@ -1,4 +1,4 @@
-"""Codes of refusals that need a model of their own: sizes, limits, and nodes that hold graphs."""
+"""Reason codes that need a model of their own: sizes, limits, and nodes with subgraphs."""
 
 from __future__ import annotations
 

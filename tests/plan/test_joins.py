@@ -1,4 +1,4 @@
-"""Where tensors are put together or given another shape: a kernel of its own, or part of what makes or reads them."""
+"""Concatenation and reshapes: kernels of their own, or fused into producers or readers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_image_that_was_normalized_as_rows_is_stored_channels_last() -> None:
     assert made.layouts["d"] == channels_last(4)
 
 
-def test_what_is_added_behind_a_product_is_computed_there() -> None:
+def test_an_add_after_a_product_is_computed_in_its_epilogue() -> None:
     """Enlarged maps are added as they are made; an input that no kernel lays out would be read channel by channel."""
     text = """<ir_version: 8, opset_import: ["" : 18]>
     added (float[1, 16, 9, 9] x, float[1, 16, 18, 18] z) => (float[1, 16, 18, 18] y) {

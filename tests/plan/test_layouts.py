@@ -1,4 +1,4 @@
-"""Where images lie channels last: around convolutions, and not where a pool stands between nodes of the runtime."""
+"""Channels-last layouts: around convolutions, but not around pools between nodes of the runtime."""
 
 from __future__ import annotations
 

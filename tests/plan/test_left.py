@@ -1,4 +1,4 @@
-"""No refusal is lost: what stays is named, in equal words for equal layers, and what an unlock names does unlock."""
+"""Refusals are complete: every node left is named, equal layers have equal reasons, and unlocks work."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_whatever_stays_is_named(text: str, least: int, strategy: str) -> None:
     assert not unnamed(staying(made.graph, iter(made.groups)), made.decisions)
 
 
-def test_a_node_that_nobody_names_is_found() -> None:
+def test_a_node_without_a_refusal_is_found() -> None:
     graph = plans.graph_of(model(ALONE))
     assert [n.op for n in unnamed(graph.nodes, plan(graph, ROWS, Options()).decisions[:1])] in (["Neg"], ["NonZero"])
 
@@ -90,7 +90,7 @@ def test_an_unlock_unlocks(text: str, given: dict[str, Any], flags: dict[str, An
     assert all(fused.issuperset(r.nodes) for r in locked), (locked, fused)
 
 
-def test_a_shape_behind_another_domain_is_not_asked_of_the_inputs() -> None:
+def test_shapes_after_an_opaque_node_are_not_asked_of_the_inputs() -> None:
     """No input's shape tells what only an unknown operator knows; its value's type in the model does."""
     proto = model(FOREIGN)
     before = optimize(proto.SerializeToString(), "unused.onnx", dry_run=True)
@@ -133,7 +133,7 @@ def test_an_output_of_the_model_that_is_taken_out_of_it_is_fused() -> None:
     proto = model(GIVEN)
     made = plan(plans.graph_of(proto), ROWS, Options())
     (told,) = {(d.reason, d.unlock) for d in made.decisions if d.code == "E-FANOUT" and d.unlock}
-    assert told == ("the result of Transpose is an output of the model", "take t out of the outputs of the model")
+    assert told == ("the result of Transpose is an output of the model", "remove t from the outputs of the model")
     assert [n.op for g in made.groups for n in g.nodes].count("Transpose") == 1
     del proto.graph.output[0]
     without = plan(plans.graph_of(proto), ROWS, Options())

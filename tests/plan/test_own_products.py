@@ -1,4 +1,4 @@
-"""Which products become kernels for GPUs: those that take in enough of what stands around them."""
+"""Products that become kernels for GPUs: those that fuse enough of their neighbors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_normalization_of_what_is_no_product_stays_with_that() -> None:
     ]
 
 
-def test_what_is_rolled_behind_a_product_is_no_part_of_it() -> None:
+def test_a_roll_after_a_product_is_not_fused_into_it() -> None:
     """Pieces that change places are read twice: with the residual and the norm behind them they are a kernel."""
     b = Layer(64, 128, F16)
     y = b.linear(b.attended, 128, 128)

@@ -1,4 +1,4 @@
-"""What stands beside a group and does the same to the same value joins it; pieces of a product go to who reads them."""
+"""Siblings that read the same value in the same way join a group; slices of a product are fused into their readers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_slices_of_one_value_are_one_kernel() -> None:
     assert ops(made) == [["Slice", "Slice"]]
 
 
-def test_what_is_made_of_nothing_is_made_by_each_reader() -> None:
+def test_values_without_inputs_are_recomputed_by_each_reader() -> None:
     made = planned("""zeros (float[N, 8] x) => (float[2, N, 8] a, float[2, N, 8] b)
     <int64[1] z = {0}, int64[1] t = {2}, int64[1] f = {4}, int64[1] e = {8}> {
       s = Shape <start = 0, end = 1> (x)

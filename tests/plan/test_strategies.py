@@ -1,4 +1,4 @@
-"""Each strategy does on its defining graphs what its paper says, and another one does not."""
+"""Each strategy behaves on characteristic graphs as its paper says, unlike another strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transcendental function stays with the runtime where its values become integer codes, and nowhere else."""
+"""Transcendental functions stay with the runtime exactly where their results are quantized."""
 
 from __future__ import annotations
 

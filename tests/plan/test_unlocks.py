@@ -1,4 +1,4 @@
-"""What an unlock names does unlock: a flag that is given, or an edit that is made, fuses the nodes of the refusal."""
+"""Unlocks work: the named flag or edit fuses the refused nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models of many operators, and what may happen to a file: inputs dropped, ranks and attributes changed."""
+"""Small models of many operators, and mutations of files: dropped inputs, changed ranks and attributes."""
 
 from __future__ import annotations
 

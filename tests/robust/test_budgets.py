@@ -1,4 +1,4 @@
-"""A budget of time or memory holds wherever they go: in every step, in one long call, and where bugs are caught."""
+"""Budgets of time and memory hold in every step, within one long call, and where exceptions are caught."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.rewrite import engine
-from onnxfuse.runtime.memory import held, trim
+from onnxfuse.runtime.memory import resident, trim
 from tests.calls import planted
 from tests.kernels.pool_host import compiler
 
@@ -117,10 +117,10 @@ def test_a_rule_that_takes_long_is_no_bug(tmp_path: Path) -> None:
 def test_a_step_that_takes_much_memory_is_ended(name: str, tmp_path: Path) -> None:
     gc.collect()
     trim()
-    here = held(os.getpid())
+    here = resident(os.getpid())
     with pytest.raises(BudgetError, match=r"MB were taken, more than the \d+ MB allowed"):
         optimize(small(), tmp_path / "o.onnx", calls=planted(name, growing), memory_budget=str(here + ROOM))
-    assert held(os.getpid()) < MORE * (here + ROOM)
+    assert resident(os.getpid()) < MORE * (here + ROOM)
 
 
 def chain(count: int) -> bytes:
@@ -161,7 +161,7 @@ def test_an_end_that_python_drops_is_asked_for_again() -> None:
     assert sys.unraisablehook is former
 
 
-def test_what_others_lose_is_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_of_others_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
             raise ValueError("lost")

@@ -1,4 +1,4 @@
-"""A bug costs a rule, a kernel or a group, is told, and ends the build only where that is asked for."""
+"""A bug costs a rule, a kernel or a group, is reported, and ends the build only with --strict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_rule_that_breaks_the_graph_is_left_out_of_it(monkeypatch: pytest.Monk
     made, fired = engine.rewrite(graph, Options(), bugs)
     assert (made.nodes, fired) == (graph.nodes, ())
     assert [(b.code, b.reason) for b in bugs] == [
-        ("E-INTERNAL", f"rewrite: {rule}: KeyError 'no'") for rule in ("identity", "moves")
+        ("E-INTERNAL", f"rewrite: {rule}: KeyError 'no'") for rule in ("identity", "movement-chain")
     ]
     with pytest.raises(engine.Broken):
         engine.rewrite(graph, Options())

@@ -1,4 +1,4 @@
-"""Time and size grow with the model: nothing is written out as often as it is read."""
+"""Time and size are linear in the model: shared expressions are not expanded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file in which something is wrong is refused or copied: never a bug of ours as an exit, never a hang."""
+"""Invalid files are refused or copied: no crash with a bug's exit code, and no hang."""
 
 from __future__ import annotations
 

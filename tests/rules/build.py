@@ -1,4 +1,4 @@
-"""Graphs written in a few lines, and what they compute according to the rows alone."""
+"""Short builders of graphs, and evaluation by rows only."""
 
 from __future__ import annotations
 

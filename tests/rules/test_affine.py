@@ -1,4 +1,4 @@
-"""Affine maps, scales and paddings move into contractions: weights, biases, pads."""
+"""Affine maps, scales and padding are folded into contractions: weights, biases, pads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes nothing goes: constants computed when the model runs, identities, equal nodes, unread outputs."""
+"""Constant folding, identities, common subexpressions and unused outputs."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_equal_nodes_become_one_operands_in_any_order() -> None:
     b = Build()
     x, y = b.input("x", 3), b.input("y", 3)
     z = b.node("Mul", b.node("Add", x, y), b.node("Exp", b.node("Add", y, x)), out="z")
-    check(b, z, ("equal-nodes",), ["Add", "Exp", "Mul"])
+    check(b, z, ("common-subexpressions",), ["Add", "Exp", "Mul"])
 
 
 def test_nodes_that_differ_stay() -> None:
@@ -220,7 +220,7 @@ def test_nodes_that_differ_stay() -> None:
     v = b.node("Clip", x, b.constant(0.0), b.constant(1.0))
     u = b.node("Clip", x, b.constant(1.0), b.constant(0.0))
     before = b.graph(w, v, u)
-    assert rewritten(before, only("equal-nodes"))[1] == {}
+    assert rewritten(before, only("common-subexpressions"))[1] == {}
 
 
 def test_random_and_opaque_nodes_are_never_equal() -> None:
@@ -232,7 +232,7 @@ def test_random_and_opaque_nodes_are_never_equal() -> None:
         for _ in range(2)
     ]
     before = b.graph(*made)
-    after, fired = rewritten(before, only("equal-nodes"))
+    after, fired = rewritten(before, only("common-subexpressions"))
     assert len(after.nodes) == 6 and not fired
 
 
@@ -255,7 +255,7 @@ def test_unread_optional_outputs_are_not_asked_for() -> None:
     x = b.input("x", 1, 2, 4, 4)
     z = b.node("Neg", b.opaque("MaxPool", x, outputs=("p", "places"), kernel_shape=(1, 1)), out="z")
     after, fired = rewritten(b.graph(z))
-    assert fired == {"unread-outputs": 1} and [len(n.outputs) for n in after.nodes] == [1, 1]
+    assert fired == {"unused-outputs": 1} and [len(n.outputs) for n in after.nodes] == [1, 1]
 
 
 def test_read_outputs_and_pieces_stay() -> None:
@@ -264,10 +264,10 @@ def test_read_outputs_and_pieces_stay() -> None:
     b.opaque("MaxPool", x, outputs=("p", "places"), kernel_shape=(1, 1))
     piece, _ = b.node("Split", x, b.ints(1, 1), axis=1, count=2)
     before = b.graph("p", "places", piece)
-    assert rewritten(before, only("unread-outputs"))[1] == {}
+    assert rewritten(before, only("unused-outputs"))[1] == {}
 
 
-def test_nodes_nobody_needs_go_with_their_last_reader_and_at_once() -> None:
+def test_dead_nodes_are_removed_with_their_last_reader() -> None:
     b = Build()
     x = b.input("x", "n", 6)
     b.node("Neg", b.node("Reshape", x, b.node("Shape", x)), out="y")
@@ -284,8 +284,8 @@ def test_a_computed_target_becomes_constant() -> None:
     front = b.node("Shape", b.node("ReduceMax", x, axes=(2,), keepdims=0))
     b.node("Neg", b.node("Reshape", x, b.node("Concat", front, b.ints(2, 3), axis=0)), out="z")
     before = b.graph("z")
-    after, fired = rewritten(before, only("plain-reshape"))
-    assert fired == {"plain-reshape": 1} and ops(after) == ["Reshape", "Neg"]
+    after, fired = rewritten(before, only("constant-reshape"))
+    assert fired == {"constant-reshape": 1} and ops(after) == ["Reshape", "Neg"]
     same(before, after, {"n": 2, "s": 5})
     assert after.constants[after.nodes[0].inputs[1]].load().tolist() == [0, 0, 2, 3]
 

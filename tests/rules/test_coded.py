@@ -1,4 +1,4 @@
-"""Operators between codes are written as the runtime's own where it has them, and limits that codes have anyway go."""
+"""Quantized operators become QLinear operators where ONNX Runtime has them, and redundant clips are removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.ir.dtype import I8, U8, DType
 from tests.rules.build import Build, only, ops, rewritten, same
 
-RULE = "operators-of-codes"
+RULE = "qlinear-operators"
 
 
 def parameters(b: Build, scale: Any, zero: Any, dtype: DType = U8) -> tuple[str, str]:
@@ -103,6 +103,6 @@ def test_limits_that_codes_have_anyway_are_left_out(what: str) -> None:
     b = Build(13)
     x = b.node("Mul", b.input("x", 5, 7), b.constant(4.0))
     before = b.graph(b.node("QuantizeLinear", limit(b, x), *parameters(b, 6 / 255, zero)))
-    after, fired = rewritten(before, only("limits-of-codes"))
-    assert fired == ({"limits-of-codes": 1} if goes else {})
+    after, fired = rewritten(before, only("clip-before-quantize"))
+    assert fired == ({"clip-before-quantize": 1} if goes else {})
     same(before, after)

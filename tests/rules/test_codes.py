@@ -1,4 +1,4 @@
-"""Integer codes: they stay the constants, and what only moves them moves them as codes."""
+"""Quantized constants stay constants, and movement is done on quantized values."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MOVES = {
 def test_codes_are_moved_as_codes(move: str) -> None:
     b = Build(21)
     before = b.graph(b.node("Identity", chain(b, move=MOVES[move])))
-    after, fired = rewritten(before, only("moved-codes"))
-    assert fired == {"moved-codes": 1}
+    after, fired = rewritten(before, only("quantized-movement"))
+    assert fired == {"quantized-movement": 1}
     assert not {"QuantizeLinear", "DequantizeLinear"} & set(ops(after))
     same(before, after)
 
@@ -45,8 +45,8 @@ def test_the_largest_codes_are_taken_as_codes(opset: int, fires: bool) -> None:
     how = b.constant(np.float32(0.5)), b.constant(np.array(-3, np.int8))
     y = b.node("MaxPool", b.node("DequantizeLinear", x, *how), kernel_shape=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2))
     before = b.graph(b.node("Identity", b.node("QuantizeLinear", y, *how)))
-    after, fired = rewritten(before, only("moved-codes"))
-    assert fired == ({"moved-codes": 1} if fires else {})
+    after, fired = rewritten(before, only("quantized-movement"))
+    assert fired == ({"quantized-movement": 1} if fires else {})
     assert ("QuantizeLinear" in ops(after)) is not fires
     same(before, after)
 
@@ -64,7 +64,7 @@ OTHERS = {
 def test_codes_that_mean_something_else_are_not(what: str) -> None:
     b = Build(21)
     graph = b.graph(chain(b, **{"move": MOVES["Transpose"]} | OTHERS[what]))  # type: ignore[arg-type]
-    assert rewritten(graph, only("moved-codes"))[1] == {}
+    assert rewritten(graph, only("quantized-movement"))[1] == {}
 
 
 def test_codes_of_another_type_are_not() -> None:
@@ -72,7 +72,7 @@ def test_codes_of_another_type_are_not() -> None:
     x, scale = b.input("x", 4, 6, dtype=I8), b.constant(np.float32(0.5))
     decoded = b.node("DequantizeLinear", x, scale, b.constant(np.array(0, np.int8)))
     graph = b.graph(b.node("QuantizeLinear", decoded, scale, b.constant(np.array(0, np.uint8))))
-    assert rewritten(graph, only("moved-codes"))[1] == {}
+    assert rewritten(graph, only("quantized-movement"))[1] == {}
 
 
 def test_weights_stay_codes() -> None:

@@ -1,4 +1,4 @@
-"""Every structural rule fires on its own on one graph here, and not on another that only looks like it.
+"""Every structural rule fires on one graph here, and not on another that is similar.
 
 Laws with two sides are tried in `test_laws.py`, which draws such graphs from what a law says.
 """
@@ -117,30 +117,30 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.node("Mul", _x(b), b.node("Add", b.weights(6), b.weights(6))),
         lambda b: b.node("Mul", b.weights(6), b.node("Add", _x(b), b.weights(6))),
     ),
-    "unread-outputs": (
+    "unused-outputs": (
         lambda b: _neg(b, _with_statistics(b)[0]),
         lambda b: (lambda made: b.node("Add", b.node("Add", made[0], made[1]), made[2]))(_with_statistics(b)),
     ),
-    "equal-nodes": (
+    "common-subexpressions": (
         lambda b: (lambda x: b.node("Sub", b.node("Exp", x), _neg(b, b.node("Exp", x))))(_x(b)),
         lambda b: b.node("Sub", b.node("Exp", _x(b)), _neg(b, b.node("Exp", b.input("z", 4, 6)))),
     ),
-    "plain-reshape": (lambda b: _reshaped(b, "here"), lambda b: _reshaped(b, "elsewhere")),
+    "constant-reshape": (lambda b: _reshaped(b, "here"), lambda b: _reshaped(b, "elsewhere")),
     "frames-as-convolution": (lambda b: _framed(b, "constant"), lambda b: _framed(b, "computed")),
     "transform-as-product": (
         lambda b: b.node("DFT", _x(b, 1, 16, 1), axis=1),
         lambda b: b.node("DFT", _x(b, 1, LONGEST + 1, 1), axis=1),
     ),
-    "moves": (
+    "movement-chain": (
         lambda b: _neg(b, _transposed(b, _transposed(b, _x(b, 2, 3, 4), (1, 2, 0)), (1, 2, 0))),
         lambda b: _neg(b, _transposed(b, _neg(b, _transposed(b, _x(b, 2, 3, 4), (1, 2, 0))), (1, 2, 0))),
     ),
-    "squeezed-last": (
+    "squeeze-last": (
         lambda b: b.node("Add", b.node("Squeeze", _x(b, "n", 1, "s")), b.constant(1.0)),
         lambda b: b.node("Add", b.node("Squeeze", _x(b, "n", 1, "s")), b.constant(np.ones(1, np.float32))),
     ),
-    "put-together": (lambda b: _joined(b, 0, 1), lambda b: _joined(b, 1, 0)),
-    "moved-back": (
+    "concat-of-parts": (lambda b: _joined(b, 0, 1), lambda b: _joined(b, 1, 0)),
+    "inverse-movement": (
         lambda b: _neg(b, _transposed(b, b.node("Relu", _transposed(b, _x(b))))),
         lambda b: _neg(b, _transposed(b, b.node("Softmax", _transposed(b, _x(b)), axis=-1))),
     ),
@@ -148,18 +148,18 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: _first_rows(b, b.node("Exp", _x(b, 120, 128))),
         lambda b: _first_rows(b, b.node("Softmax", _x(b, 120, 128), axis=0)),
     ),
-    "moved-codes": (
+    "quantized-movement": (
         lambda b: chain(b, move=_transposed),
         lambda b: chain(b, move=_transposed, scales=(0.5, 0.25)),
     ),
-    "limits-of-codes": (lambda b: _limited(b, 0), lambda b: _limited(b, 3)),
+    "clip-before-quantize": (lambda b: _limited(b, 0), lambda b: _limited(b, 3)),
     "zero-points-of-zero": (lambda b: _zeroed(b, 0), lambda b: _zeroed(b, 7)),
-    "operators-of-codes": (
+    "qlinear-operators": (
         lambda b: coded(b, b.node("Add", decoded(b, "x", 4, 6), decoded(b, "y", 6))),
         lambda b: coded(b, b.node("Add", decoded(b, "x", 4, 6), b.input("y", 4, 6))),
     ),
-    "true-operand": (lambda b: _masked(b, "GreaterOrEqual"), lambda b: _masked(b, "Greater")),
-    "expanded": (
+    "and-true": (lambda b: _masked(b, "GreaterOrEqual"), lambda b: _masked(b, "Greater")),
+    "expand-before-broadcast": (
         lambda b: b.node("Add", b.node("Expand", _x(b, 1, 6), b.ints(4, 6)), b.input("z", 4, 6)),
         lambda b: b.node("Add", b.node("Expand", _x(b, 1, 6), b.ints(4, 6)), b.input("z", 1, 6)),
     ),
@@ -182,20 +182,20 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.dense(b.dense(_x(b, 5, 9), 8), 7),
         lambda b: b.dense(b.node("Relu", b.dense(_x(b, 5, 9), 8)), 7),
     ),
-    "idle-clip": (
+    "redundant-clip": (
         lambda b: _clipped(b, b.node("Sigmoid", _x(b)), 0.0, 1.0),
         lambda b: _clipped(b, b.node("Sigmoid", _x(b)), 0.0, 0.9),
     ),
-    "limits-of-limits": (
+    "clip-of-clip": (
         lambda b: _clipped(b, _clipped(b, _x(b), 0.0, 6.0), 1.0, 4.0),
         lambda b: _clipped(b, _neg(b, _clipped(b, _x(b), 0.0, 6.0)), -4.0, -1.0),
     ),
-    "side-by-side": (lambda b: _side_by_side(b, "x"), lambda b: _side_by_side(b, "z")),
+    "merged-products": (lambda b: _side_by_side(b, "x"), lambda b: _side_by_side(b, "z")),
 }
 SYMBOLS = {"n": 2, "s": 3, "k": 2}
 # What these start from has no row by which values could be compared. test_spectrum.py compares transforms with NumPy's,
 # and a Squeeze without axes has the rank that its symbols give it.
-WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeezed-last"}
+WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeeze-last"}
 
 
 def test_every_structural_rule_is_here() -> None:

@@ -1,4 +1,4 @@
-"""Every law: both sides compute the same, it fires where it must, and not where a condition or a name is broken."""
+"""Every law: both sides are equal, it fires where it must, and not where a condition or a binding is violated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rules.build import Array, Build, draw, only, rewritten, run
 LOGICAL = {"And", "Or", "Xor", "Not"}
 BITWISE = {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
 EPSILON = float(np.finfo(np.float32).eps)
-CONSTANT = {"constant", "scalar", "enlarges"}
+CONSTANT = {"constant", "scalar", "magnitude_at_least_one"}
 
 
 def is_constant(rule: Rule, name: str) -> bool:
@@ -38,7 +38,7 @@ def dtype_of_variable(rule: Rule, name: str) -> DType:
 
 def shape_of(rule: Rule, name: str) -> tuple[int, ...]:
     """Matrices that fit where the law multiplies matrices, one shape for all elsewhere."""
-    if any(c.name in ("scalar", "enlarges") and name in c.args for c in rule.when):
+    if any(c.name in ("scalar", "magnitude_at_least_one") and name in c.args for c in rule.when):
         return ()
     if rule.name.startswith("products-"):
         return {"a": (4, 6), "b": (6, 5), "c": (5, 6 if rule.name == "products-left" else 1)}[name[0]]
@@ -69,7 +69,7 @@ class Sample:
         dtype, shape = dtype_of_variable(self.rule, name), shape_of(self.rule, name)
         held = self.conditions(name)
         constant = (is_constant(self.rule, name) or self.broken == "variable") and self.broken != "constant"
-        if self.broken in ("scalar", "enlarges") and self.broken in held:
+        if self.broken in ("scalar", "magnitude_at_least_one") and self.broken in held:
             shape = (5,) if name == "d" else (6,)
         if self.broken == "floating":
             dtype = I32
@@ -89,11 +89,11 @@ class Sample:
             above = "one_sided" in held or any(a[c == "at_most"] == name for c, a in ordered.items())
             more = -0.5 if self.broken in ("nonnegative", "unsigned") else 2.5 if above else 1.0
             return str(node("Add", node("Sigmoid", value), self.build.constant(np.float32(more))))
-        if "whole" in held:
+        if "integral" in held:
             return str(node("Cast", node("Cast", value, to=7), to=1))
-        if {"holds", "fails"} & held:
+        if {"always_true", "always_false"} & held:
             test = node("Less", node("Sigmoid", node("Cast", value, to=1)), self.build.constant(np.float32(2.0)))
-            return str(test if "holds" in held else node("Not", test))
+            return str(test if "always_true" in held else node("Not", test))
         return str(node("Exp", value)) if {"nonnegative", "unsigned"} & held else value
 
     def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -101,7 +101,7 @@ class Sample:
             return self.rng.integers(0, 2, shape).astype(bool)
         if dtype is I32:
             return self.rng.integers(0, 16, shape).astype(np.int32)
-        if self.broken != "enlarges" and any(c.name == "enlarges" for c in self.rule.when):
+        if self.broken != "magnitude_at_least_one" and any(c.name == "magnitude_at_least_one" for c in self.rule.when):
             return np.asarray(self.rng.uniform(1.0, 2.0, shape)).astype(np.float32)
         return np.asarray(self.rng.uniform(0.5, 2.0, shape)).astype(dtype.numpy)
 
@@ -125,7 +125,9 @@ class Sample:
 def mutants(rule: Rule) -> Iterator[tuple[str, Callable[[np.random.Generator], Sample]]]:
     """Graphs that look almost like the law: one condition broken, one number, one name or one operator changed."""
     for condition in dict.fromkeys(c.name for c in rule.when):
-        if condition not in ("unshared", "uncoded", "floating") or (condition == "floating" and accepts_integers(rule)):
+        if condition not in ("unshared", "not_dequantized", "floating") or (
+            condition == "floating" and accepts_integers(rule)
+        ):
             yield condition, lambda rng, c=condition: Sample(rule, rng, c)  # type: ignore[misc]
     for e in walk(rule.lhs):
         if isinstance(e, Num):

@@ -1,4 +1,4 @@
-"""Limits that nothing exceeds, limits of limits, and what a proof over a whole graph takes."""
+"""Redundant clips, clips of clips, and the cost of proofs over a whole graph."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ UNPROVEN = [
 
 @pytest.mark.parametrize("opset", [10, 17])
 @pytest.mark.parametrize(("op", "low", "high"), PROVEN)
-def test_a_clip_that_does_nothing_goes(opset: int, op: str, low: float | None, high: float | None) -> None:
+def test_a_redundant_clip_is_removed(opset: int, op: str, low: float | None, high: float | None) -> None:
     b = Build(opset)
     before = b.graph(clip(b, b.node(op, b.input("x", 1, 12)), low, high))
-    after, fired = rewritten(before, only("idle-clip"))
-    assert fired == {"idle-clip": 1} and ops(after) == [op]
+    after, fired = rewritten(before, only("redundant-clip"))
+    assert fired == {"redundant-clip": 1} and ops(after) == [op]
     with np.errstate(all="ignore"):
         want, got = (run(g, {"x": PROBE[None]})[before.outputs[0]] for g in (before, after))
     np.testing.assert_array_equal(got, want)  # NaN too
@@ -49,7 +49,7 @@ def test_a_clip_that_does_nothing_goes(opset: int, op: str, low: float | None, h
 def test_a_clip_that_may_do_something_stays(op: str, low: float | None, high: float | None) -> None:
     b = Build()
     before = b.graph(clip(b, b.node(op, b.input("x", 4, 6)), low, high))
-    assert rewritten(before, only("idle-clip"))[1] == {}
+    assert rewritten(before, only("redundant-clip"))[1] == {}
 
 
 PAIRS = [
@@ -65,8 +65,8 @@ def test_two_limits_are_one(
 ) -> None:
     b = Build(opset)
     before = b.graph(clip(b, clip(b, b.input("x", 12), *inner), *outer))
-    after, fired = rewritten(before, only("limits-of-limits"))
-    assert fired == {"limits-of-limits": 1} and len(after.nodes) == 1
+    after, fired = rewritten(before, only("clip-of-clip"))
+    assert fired == {"clip-of-clip": 1} and len(after.nodes) == 1
     want, got = (run(g, {"x": PROBE})[before.outputs[0]] for g in (before, after))
     np.testing.assert_array_equal(got, want)
 
@@ -77,7 +77,7 @@ def test_relu_is_a_limit_too() -> None:
         x = b.input("x", 12)
         x = b.node("Relu", x) if first == "Relu" else clip(b, x, -1.0, 6.0)
         before = b.graph(b.node("Relu", x) if second == "Relu" else clip(b, x, -1.0, 6.0))
-        after, _ = rewritten(before, only("limits-of-limits"))
+        after, _ = rewritten(before, only("clip-of-clip"))
         assert ops(after) == [left]
         np.testing.assert_array_equal(
             run(after, {"x": PROBE})[after.outputs[0]], run(before, {"x": PROBE})[before.outputs[0]]
@@ -88,7 +88,7 @@ def test_limits_that_only_the_run_knows_stay() -> None:
     b = Build()
     x, low = b.input("x", 12), b.input("low")
     before = b.graph(b.node("Clip", b.node("Clip", x, low), b.constant(np.float32(0.0))))
-    assert rewritten(before, only("limits-of-limits", "idle-clip"))[1] == {}
+    assert rewritten(before, only("clip-of-clip", "redundant-clip"))[1] == {}
 
 
 def attention(masked: float) -> Build:
@@ -105,7 +105,7 @@ def attention(masked: float) -> Build:
     return b
 
 
-def test_a_test_for_nan_goes_where_no_row_can_be_empty() -> None:
+def test_a_test_for_nan_is_removed_if_no_row_can_be_empty() -> None:
     before = attention(float(np.finfo(np.float32).min)).graph("y")
     after, fired = rewritten(before, only("where-false"))
     assert fired == {"where-false": 1} and "IsNaN" not in ops(after)

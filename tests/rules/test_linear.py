@@ -1,4 +1,4 @@
-"""Linear maps of channels behind each other become one, whatever moves positions in between."""
+"""Consecutive linear maps over channels become one, across movement of positions."""
 
 from __future__ import annotations
 

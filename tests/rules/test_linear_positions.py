@@ -1,4 +1,4 @@
-"""Pointwise convolutions trade places with what enlarges images, and with averages."""
+"""Pointwise convolutions commute with upsampling and average pooling."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ WAYS: dict[str, tuple[int, Callable[[Build, str], str]]] = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [64, 17])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pointwise_convolution_goes_before_the_resize(way: str, rows: int, bias: bool) -> None:
+def test_a_pointwise_convolution_moves_before_the_resize(way: str, rows: int, bias: bool) -> None:
     opset, make = WAYS[way]
     b = Build(opset)
     y = b.pointwise(make(b, b.input("x", 2, 64, 4, 5)), rows, bias=bias)

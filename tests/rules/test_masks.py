@@ -80,7 +80,7 @@ def test_a_gather_of_every_element_by_computed_indices_is_a_reshape() -> None:
     mask, pairs, _ = rows_and_columns(b)
     before = b.graph(b.node("Not", b.node("GatherND", mask, pairs)))
     after, fired = rewritten(before)
-    assert ops(after) == ["Unsqueeze", "Not"] and fired["moves"]
+    assert ops(after) == ["Unsqueeze", "Not"] and fired["movement-chain"]
     for n, s in ((2, 3), (1, 1)):
         same(before, after, {"n": n, "s": s})
 
@@ -140,7 +140,7 @@ def test_a_mask_that_holds_for_every_query_stays_a_row() -> None:
     both = b.node("And", test, b.node("GatherND", mask, pairs))
     before = b.graph(*scores(b, both))
     after, fired = rewritten(before)
-    assert ops(after) == ["Unsqueeze", "Where", "Add", "Add"] and fired["true-operand"] == 1
+    assert ops(after) == ["Unsqueeze", "Where", "Add", "Add"] and fired["and-true"] == 1
     where = next(n for n in after.nodes if n.op == "Where")
     assert [e.constant for e in (after.types[where.outputs[0]] or pytest.fail()).shape][1:3] == [1, 1]
     for n, s in ((2, 3), (1, 1), (3, 1)):
@@ -154,7 +154,7 @@ def test_a_mask_whose_shape_is_wanted_stays() -> None:
         both = b.node("And", b.constant(np.ones((1, 1, 3, 1), bool)), mask)
         added = b.node("Where", both, b.constant(0.0), b.constant(-1e4))
         before = b.graph(added if reader == "output" else b.node("Softmax", added))
-        assert rewritten(before, only("true-operand"))[1] == {}
+        assert rewritten(before, only("and-true"))[1] == {}
 
 
 def test_a_mask_that_may_not_hold_stays() -> None:
@@ -162,7 +162,7 @@ def test_a_mask_that_may_not_hold_stays() -> None:
     mask = b.input("mask", 2, 1, 1, 3, dtype=BOOL)
     causal = b.constant(np.tril(np.ones((1, 1, 3, 3), bool)))
     before = b.graph(*scores_of(b, b.node("And", causal, mask)))
-    assert rewritten(before, only("true-operand"))[1] == {}
+    assert rewritten(before, only("and-true"))[1] == {}
 
 
 def scores_of(b: Build, mask: str) -> list[str]:
@@ -176,8 +176,8 @@ def test_what_is_expanded_for_readers_that_broadcast_stays_small() -> None:
     seen = b.node("Expand", b.input("mask", 1, 1, "s", 1, dtype=BOOL), shape)
     added = b.node("Where", seen, b.constant(0.0), b.constant(-1e4))
     before = b.graph(b.node("Add", "x0", added))
-    after, fired = rewritten(before, only("expanded"))
-    assert fired == {"expanded": 1} and "Expand" not in ops(after)
+    after, fired = rewritten(before, only("expand-before-broadcast"))
+    assert fired == {"expand-before-broadcast": 1} and "Expand" not in ops(after)
     for n, s in ((2, 3), (1, 1)):
         same(before, after, {"n": n, "s": s})
 
@@ -187,4 +187,4 @@ def test_what_is_expanded_for_its_shape_stays() -> None:
         b = Build()
         wide = b.node("Expand", b.input("x", 2, 1, 3), b.ints(2, 4, 3))
         y = wide if reader == "output" else b.node(reader, wide, *([b.input("y", 1, 3)] if reader == "Add" else []))
-        assert rewritten(b.graph(y), only("expanded"))[1] == {}
+        assert rewritten(b.graph(y), only("expand-before-broadcast"))[1] == {}

@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.ir.graph import Graph
 from tests.rules.build import Build, only, ops, rewritten, same
 
-RULE = "side-by-side"
+RULE = "merged-products"
 
 
 def check(b: Build, outputs: list[str], expected: list[str]) -> Graph:
@@ -56,7 +56,7 @@ def test_a_bias_of_one_number_and_a_bias_on_the_left() -> None:
     check(b, [one, b.dense(x, 4)], ["MatMul", "Add", "Slice", "Slice"])
 
 
-def test_a_bias_per_row_stays_behind_its_piece() -> None:
+def test_a_bias_per_row_stays_after_its_slice() -> None:
     b = Build()
     x = b.input("x", 4, 8)
     row = b.node("Add", b.dense(x, 4, bias=False), b.weights(4, 1))
@@ -109,7 +109,7 @@ def test_scale_movement_and_merge_work_together() -> None:
     front = ["MatMul", "Add", *["Slice"] * 3, *["Reshape"] * 3, *["Transpose"] * 3]
     back = ["MatMul", "Softmax", "IsNaN", "Where", "MatMul", "Transpose", "Reshape"]
     assert sorted(ops(after)) == sorted([*front, *back])
-    assert fired == {"moves": 1, "scale-into-weights": 2, RULE: 1}
+    assert fired == {"movement-chain": 1, "scale-into-weights": 2, RULE: 1}
     same(before, after, {"n": 2, "s": 3}, terms=64)
 
 

@@ -12,7 +12,7 @@ from tests.rules.build import Build, only, ops, rewritten, same
 
 def check(b: Build, out: str, expected: list[str], *more: str) -> Graph:
     before = b.graph(out)
-    after, _ = rewritten(before, only("moves", "identity", *more))
+    after, _ = rewritten(before, only("movement-chain", "identity", *more))
     assert ops(after) == expected
     for n, s in ((2, 5), (1, 1)):
         same(before, after, {"n": n, "s": s})
@@ -72,7 +72,7 @@ def test_an_expand_that_adds_axes_is_a_reshape() -> None:
     check(b, b.node("Neg", b.node("Expand", b.input("x", 4, 6), b.ints(1, 1, 4, 6))), ["Reshape", "Neg"])
     b = Build()
     y = b.node("Expand", b.input("x", 4, 6), b.ints(2, 4, 6))
-    assert rewritten(b.graph(b.node("Neg", y)), only("moves"))[1] == {}
+    assert rewritten(b.graph(b.node("Neg", y)), only("movement-chain"))[1] == {}
 
 
 def test_a_depth_to_space_of_one_pixel_is_a_reshape_and_a_gather_of_all_is_nothing() -> None:
@@ -85,10 +85,10 @@ def test_a_depth_to_space_of_one_pixel_is_a_reshape_and_a_gather_of_all_is_nothi
 def test_moving_other_axes_is_not() -> None:
     b = Build()
     y = b.node("Transpose", b.input("x", 4, 2, 6), perm=(1, 0, 2))
-    assert rewritten(b.graph(y), only("moves"))[1] == {}
+    assert rewritten(b.graph(y), only("movement-chain"))[1] == {}
     b = Build()
     y = b.node("Reshape", b.node("Transpose", b.input("x", 4, 6)), b.ints(4, 6))
-    assert rewritten(b.graph(b.node("Neg", y)), only("moves"))[1] == {}
+    assert rewritten(b.graph(b.node("Neg", y)), only("movement-chain"))[1] == {}
 
 
 def keys_as_exported(b: Build, k: str, flat: str, apart: str) -> str:
@@ -130,8 +130,8 @@ def test_a_chain_that_is_also_read_in_between_gets_shorter() -> None:
     first = b.node("Transpose", b.input("x", 4, 6, 2), perm=(1, 0, 2))
     y = b.node("Transpose", first, perm=(2, 0, 1))
     before = b.graph(b.node("Neg", first), b.node("Exp", y))
-    after, fired = rewritten(before, only("moves"))
-    assert fired == {"moves": 1}
+    after, fired = rewritten(before, only("movement-chain"))
+    assert fired == {"movement-chain": 1}
     assert [n.inputs for n in after.nodes if n.op == "Transpose"] == [("x",), ("x",)]
     same(before, after)
 
@@ -169,7 +169,7 @@ def test_elementwise_work_comes_before_a_squeeze_that_may_change_the_rank() -> N
     y = b.node("Squeeze", b.input("x", "n", 1, "s"))
     y = b.node("Add", b.node("Mul", b.node("Sigmoid", y), half), one, out="y")
     before = b.graph(y)
-    after, _ = rewritten(before, only("squeezed-last"))
+    after, _ = rewritten(before, only("squeeze-last"))
     assert ops(after) == ["Sigmoid", "Mul", "Add", "Squeeze"]
     assert after.types[after.nodes[2].outputs[0]] == b.types["x"]
 
@@ -179,11 +179,11 @@ def test_but_not_what_may_broadcast_or_is_read_elsewhere(other: tuple[int, ...])
     b = Build()
     y = b.node("Squeeze", b.input("x", "n", 1, "s"))
     y = b.node("Add", y, b.constant(np.ones(other, np.float32)))
-    assert ops(rewritten(b.graph(y), only("squeezed-last"))[0]) == ["Squeeze", "Add"]
+    assert ops(rewritten(b.graph(y), only("squeeze-last"))[0]) == ["Squeeze", "Add"]
     b = Build()
     y = b.node("Squeeze", b.input("x", "n", 1, "s"))
     b.node("Softmax", y)
-    assert ops(rewritten(b.graph(b.node("ReduceMax", y, b.ints(0))), only("squeezed-last"))[0]) == [
+    assert ops(rewritten(b.graph(b.node("ReduceMax", y, b.ints(0))), only("squeeze-last"))[0]) == [
         "Squeeze",
         "ReduceMax",
     ]

@@ -45,14 +45,14 @@ def test_bert_of_symbolic_extents(form: str) -> None:
     before = loaded(bert(LAYERS, 16, 2, 24, 50, 16, form=form))  # type: ignore[arg-type]
     after, fired = rewritten(before)
     count = Counter(n.op for n in after.nodes)
-    assert count["Slice"] >= 3 * LAYERS and fired["side-by-side"] == LAYERS
+    assert count["Slice"] >= 3 * LAYERS and fired["merged-products"] == LAYERS
     assert count["MatMul"] == LAYERS * (1 + 2 + 3)  # QKV, two of attention, three dense layers
     assert count["Transpose"] == LAYERS * 4 and count["Reshape"] - LAYERS * 4 <= 3
     modern = form == "modern"
     assert fired["scale-into-weights"] == LAYERS * (2 if modern else 1)
-    assert fired["plain-reshape"] == LAYERS * 4
+    assert fired["constant-reshape"] == LAYERS * 4
     if modern:
-        assert "Mul" not in count and fired["moves"] >= LAYERS
+        assert "Mul" not in count and fired["movement-chain"] >= LAYERS
         assert count["IsNaN"] == 0 and fired["where-false"] == LAYERS  # the mask is finite: no row is without a place
     for batch, sequence in ((1, 4), (3, 2), (2, 1)):
         check(before, after, ids(batch, sequence), {"batch": batch, "sequence": sequence})

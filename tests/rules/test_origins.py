@@ -14,7 +14,7 @@ from tests.models.fused import model_bytes
 def test_every_product_of_attention_is_claimed_once(network: str) -> None:
     """Also where three products become one, and the scale of the scores goes into its weights."""
     made = optimize(model_bytes(network), stop_after="schedule")
-    assert {"side-by-side", "scale-into-weights"} <= {rule for rule, _ in made.rewrites}
+    assert {"merged-products", "scale-into-weights"} <= {rule for rule, _ in made.rewrites}
     assert any("matmul" in node for group in made.groups for node in group.nodes)
     claims = Counter(node for group in made.groups for node in group.nodes)
     assert [node for node, count in claims.items() if "matmul" in node and count > 1] == []

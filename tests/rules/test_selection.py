@@ -51,7 +51,7 @@ def test_the_last_layer_of_a_classifier_is_computed_for_one_token(extent: int | 
     y = layer(b, b.input("x", "n", extent, 8), 8)
     token = b.node("Gather", y, b.constant(np.asarray(place, np.int64)), axis=1)
     before = b.graph(b.dense(token, 3))
-    after, fired = rewritten(before, only(RULE, "equal-nodes"))
+    after, fired = rewritten(before, only(RULE, "common-subexpressions"))
     for symbols in SIZES:
         same(before, after, symbols, terms=64)
     assert fired[RULE] > 10
@@ -83,7 +83,7 @@ ALIKE: dict[str, Callable[[Build, str], str]] = {
 
 @pytest.mark.parametrize("selected", ["Slice", "every other", "Gather", "indices of a run", "one index"])
 @pytest.mark.parametrize("name", ALIKE)
-def test_what_treats_rows_alike_computes_only_those_that_are_read(name: str, selected: str) -> None:
+def test_operators_independent_along_rows_compute_only_selected_rows(name: str, selected: str) -> None:
     b = Build()
     x = b.input("x", 2, ROWS, COLUMNS)
     y = ALIKE[name](b, b.node("Neg", x))
@@ -98,7 +98,7 @@ def test_what_treats_rows_alike_computes_only_those_that_are_read(name: str, sel
     else:
         out = b.node("Gather", y, b.constant(np.asarray(3, np.int64)), axis=1)
     before = b.graph(out)
-    after, fired = rewritten(before, only(RULE, "equal-nodes"))
+    after, fired = rewritten(before, only(RULE, "common-subexpressions"))
     assert fired[RULE] >= 1 and ops(after)[0] in ("Slice", "Gather"), "in front of everything"
     same(before, after, terms=COLUMNS)
 
@@ -180,7 +180,7 @@ def test_ends_of_another_type_keep_it() -> None:
     assert {t.dtype.name for t in types if t is not None} == {"int32"}
 
 
-def test_a_large_weight_stays_constant_and_is_held_once() -> None:
+def test_a_large_weight_stays_constant_and_is_stored_once() -> None:
     b = Build()
     y = b.node("MatMul", b.input("x", 4, 300), b.weights(300, 500))
     stays(b, b.node("Gather", y, b.input("i", 7, dtype=I64), axis=1))

@@ -47,7 +47,7 @@ def layers() -> onnx.ModelProto:
 def baseline(model: onnx.ModelProto, path: Path, seed: int = 0) -> original.Original:
     onnx.save(model, path)
     skeleton = feed_limits.skeleton(path)
-    return original.original(str(path), skeleton, (), trial.Wish(skeleton, None, seed, {}), 0.0)
+    return original.original(str(path), skeleton, (), trial.InputRequest(skeleton, None, seed, {}), 0.0)
 
 
 def kernels(of: original.Original, seed: int) -> list[list[Any]]:

@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_verification_goes_around_what_kills_the_runtime(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_avoids_sizes_that_crash_the_runtime(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     usual = process.python_child
     monkeypatch.setattr(process, "python_child", lambda m, *a, **k: started.append(m) or usual(m, *a, **k))

@@ -44,7 +44,7 @@ def sets_of(
     session: Any, path: Path, inputs: str | None = None, *, seed: int = 0, **more: Any
 ) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     """Inputs that the model takes, and its outputs, without other sizes where none are asked for."""
-    wish = trial.Wish(feed_limits.skeleton(path), inputs, seed, {}, **{"larger": False} | more)
+    wish = trial.InputRequest(feed_limits.skeleton(path), inputs, seed, {}, **{"larger": False} | more)
     found = trial.input_sets(session, wish)
     return found.values, found.results
 

@@ -40,7 +40,7 @@ def test_the_first_run_may_take_longer():
     assert _in_time([call], time.monotonic() + 14 * RUN) == PROFILED
 
 
-def test_runs_beside_other_work_may_fit_alone():
+def test_runs_that_do_not_fit_beside_other_work_may_fit_by_themselves():
     """A YOLO-V4 of 0.37 s: 1.3 s beside other work, where three seconds and fifteen percent of its build are four."""
     crowded, made = Load("original", 0.3, 0, 1.3), Load("with library", 0.1, 0, 0.12)
     assert seconds_needed(crowded, made, crowded=CROWDED) < 4.0 < seconds_needed(crowded, made)

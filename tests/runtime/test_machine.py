@@ -82,7 +82,7 @@ def test_sizes_are_those_of_the_class_where_the_system_does_not_tell(monkeypatch
     }  # fmt: skip
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_folder_without_write_permission_is_reported(tmp_path: Path):
     (tmp_path / "machines").write_text("a file")
     with pytest.raises(OutputError, match="cannot be written"):
         calibrate(NATIVE, find_toolchain(), Cache(tmp_path), seconds=0.001)

@@ -114,7 +114,7 @@ def test_ranks_are_those_of_the_tables():
     assert abs(ratios._rank(26, 0.05) - 99) <= 1, "by the normal distribution from here on"
 
 
-def test_who_is_busy_is_told():
+def test_a_busy_machine_is_reported():
     rng = np.random.default_rng(3)
     assert not ratio(turns(rng, 1.0, 100, 0.02), turns(rng, 1.0, 100, 0.02)).busy
     assert ratio(turns(rng, 1.0, 100, 0.6), turns(rng, 1.0, 100, 0.6)).busy

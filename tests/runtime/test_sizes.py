@@ -41,9 +41,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "MORE_RUNS", 600.0)
 
 
-def tried(path: Path) -> trial.Sets:
+def tried(path: Path) -> trial.InputSets:
     session = engine.open_session(str(path), engine.options(optimize=False))
-    return trial.input_sets(session, trial.Wish(feed_limits.skeleton(path), None, 0, {}))
+    return trial.input_sets(session, trial.InputRequest(feed_limits.skeleton(path), None, 0, {}))
 
 
 def weights(*shape: int) -> Any:
@@ -64,7 +64,7 @@ def test_widths_of_recurrent_weights(tmp_path: Path):
     assert all(each["x"].shape[1] == each["h"].shape[1] for each in tried(path).values)
 
 
-def test_widths_behind_other_operators(tmp_path: Path):
+def test_widths_after_other_operators(tmp_path: Path):
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
         helper.make_node("Conv", ["t", "w"], ["c"], group=2),
@@ -148,10 +148,10 @@ def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: boo
     assert (16000 in lengths) == (not attends)
 
 
-def test_the_memory_of_a_longer_run_is_told_by_those_that_are_shorter_in_the_same_way():
+def test_memory_of_longer_runs_is_predicted_from_shorter_ones():
     """A batch of short ones says nothing of how scores of attention grow."""
     wanted = [feeds.Input("x", np.dtype(np.float32), ("b", "n"), "float")]
-    base = trial.Sets()
+    base = trial.InputSets()
     for sizes, held in (((2, 5), 100), ((20, 16), 200), ((2, 50), 9_000)):
         base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.Cost(0.1, held))
     far = trial.predicted_bytes(base, wanted, {"b": 2, "n": 500})
@@ -177,7 +177,7 @@ def test_bounds_leave_room(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flat", [[-1, 5 * 9], [0, 5 * 9]])
-def test_a_width_that_is_flattened_behind_windows(tmp_path: Path, flat: list[int]):
+def test_a_width_that_is_flattened_after_windows(tmp_path: Path, flat: list[int]):
     """Two convolutions and a pool take 23 columns to 9, which a product wants beside 5 channels."""
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axes"], ["image"]),
@@ -223,7 +223,7 @@ def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
     inputs = {"x": (FLOAT, ["n", 4, "width"])}
     path = saved(tmp_path, nodes, inputs, ["y"], w=weights(28, 2), rows=np.array([0, -1]))
     skeleton = feed_limits.skeleton(path)
-    wish, as_loaded = trial.Wish(skeleton, None, 0, {}), skeleton.SerializeToString(deterministic=True)
+    wish, as_loaded = trial.InputRequest(skeleton, None, 0, {}), skeleton.SerializeToString(deterministic=True)
     first, second = (
         trial.input_sets(engine.open_session(str(path), engine.options(optimize=optimize)), wish).sizes
         for optimize in (False, True)
@@ -252,8 +252,8 @@ def test_a_run_that_was_slow_once_is_timed_again(seconds: float, again: bool, tm
     path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["n", 4])}, ["y"])
     skeleton = feed_limits.skeleton(path)
     session = engine.open_session(str(path), engine.options(optimize=False))
-    runner = trial._Runner(session, ["y"], 1, trial.Wish(skeleton, None, 0, {}), {})
-    base = trial.Sets()
+    runner = trial._Runner(session, ["y"], 1, trial.InputRequest(skeleton, None, 0, {}), {})
+    base = trial.InputSets()
     for n, took in ((8, 1.0), (1024, seconds)):
         values = {"x": weights(n, 4)}
         base.add(values, runner.run(values), {"n": n}, trial.Cost(took))

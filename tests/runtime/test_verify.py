@@ -225,9 +225,9 @@ def test_an_unsteady_output_is_left_out():
     assert measured([1.0], [compare.REPRODUCED * 1.01]).ok is None
 
 
-def test_what_kernels_make_of_codes_is_told():
+def test_differences_of_quantized_values_are_reported():
     verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 1e-5])
-    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.4)
+    assert (verdict.ok, verdict.informational, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.4)
     assert measured([0.0], [0.0], kernels=[0.51]).ok is False
     assert measured([1e-6], [0.01], kernels=[0.03]).ok is False
 

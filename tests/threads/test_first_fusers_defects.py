@@ -40,7 +40,7 @@ def twice(x: str = "x", extent: int | str = UNEVEN) -> Graph:
     return b.graph(b.node("Add", b.node("Mul", a, a), a))
 
 
-def test_nothing_behind_the_last_element_is_read() -> None:
+def test_nothing_past_the_last_element_is_read() -> None:
     kernel = kernel_of(twice())
     assert verify(kernel) == ()
     x = np.linspace(-1, 1, UNEVEN, dtype=np.float32)

@@ -120,7 +120,7 @@ def test_accesses_have_sixteen_bytes(dtype: DType, width: int) -> None:
     assert set(widths(phase.body)) == {width}
 
 
-def test_what_no_access_is_aligned_for_goes_element_by_element() -> None:
+def test_unaligned_values_are_accessed_element_by_element() -> None:
     (phase,) = kernel_of("odd", one("Tanh", 7, 33)).phases
     assert not set(widths(phase.body))
 
@@ -201,14 +201,14 @@ def test_pixels_that_do_not_fill_a_gpu_have_several_threads_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["place_of_maximum", "last_place_of_minimum", "place_in_columns"])
-def test_no_thread_goes_through_a_whole_row_for_a_place(name: str) -> None:
+def test_no_thread_reads_a_whole_row_for_one_index(name: str) -> None:
     _, kernel = division(name)
     assert len(kernel.phases) == 2
     assert all(turns(kernel, at) < ORDERED for at in range(2))
 
 
 @pytest.mark.parametrize("name", ["long_row_prime", "few_columns_prime", "place_of_maximum"])
-def test_a_part_that_reads_on_behind_the_row_is_found(name: str) -> None:
+def test_a_part_that_reads_past_the_row_is_found(name: str) -> None:
     """Parts of a row that they do not divide evenly end behind it."""
     case, kernel = division(name)
 
@@ -233,7 +233,7 @@ def test_a_part_that_is_left_out_is_found(name: str) -> None:
             check(got, p.dtype, *expected(case, 0)[p.value])
 
 
-def test_a_long_row_that_threads_read_of_each_other_lies_in_shared_memory() -> None:
+def test_a_long_row_exchanged_between_threads_is_in_shared_memory() -> None:
     _, kernel = division("mirrored_row")
     (phase,) = kernel.phases
     assert phase.launch is not None and 48 << 10 < (phase.launch.shared.constant or 0) <= block_shared(TARGET)

@@ -101,7 +101,7 @@ def test_nothing_is_spilled(case: Case, target: object) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in BY_NAME if "first" in n or n.startswith(("tiles", "transposed"))])
-def test_what_is_before_and_behind_is_in_the_same_kernel(name: str) -> None:
+def test_prologue_and_epilogue_are_in_the_same_kernel(name: str) -> None:
     kernel = kernel_of(BY_NAME[name])
     assert len(kernel.phases) == 1
     assert not kernel.scratch
@@ -231,7 +231,7 @@ def test_tiles_fit_a_block_and_the_first_takes_least() -> None:
             seconds = [seconds_of(sizes, t, target) for t in found]
             assert seconds == sorted(seconds)
             assert all(t.bytes(sizes) <= block_shared(target) and t.registers * t.threads <= 1 << 16 for t in found)
-            assert all((t.core is not None) == (sizes.held == F16 and target.capability >= CORES_SINCE) for t in found)
+            assert all((t.core is not None) == (sizes.dtype == F16 and target.capability >= CORES_SINCE) for t in found)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "a wide access at an unaligned offset": (
         "layer_norm", only_first(Load, shifted, lambda x: x.source == "in0"), BOTH, "not aligned"),
     "wide accesses of rows of an odd length": (
-        "layer_norm", only_first(Loop, lambda s: replace(s, end=Index.of(3)), of_axis("va")), BOTH, "no wide access"),
+        "layer_norm", only_first(Loop, lambda s: replace(s, end=Index.of(3)), of_axis("va")), BOTH, "a wide access"),
     "a copy between its places": (
         "pipelined", only_first(CopyAsync, lambda c: replace(c, to=c.to + 4)), BOTH, "not aligned"),
     "shared buffers that overlap": (

@@ -37,7 +37,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_turned_goes_through_shared_memory_and_is_right(case: Case) -> None:
+def test_transpositions_go_through_shared_memory_and_are_right(case: Case) -> None:
     kernel = kernel_of(case)
     assert verify(kernel) == ()
     (phase,) = kernel.phases
@@ -75,6 +75,6 @@ def test_the_barrier_between_both_ways_is_needed() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 96), (64, 16)])
-def test_narrow_values_are_turned_as_they_are(rows: int, columns: int) -> None:
+def test_narrow_values_are_transposed_without_conversion(rows: int, columns: int) -> None:
     (phase,) = kernel_of(Case(f"narrow_{rows}", turned(F32, 2, rows, columns))).phases
     assert not phase.locals

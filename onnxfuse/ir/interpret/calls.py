@@ -21,7 +21,7 @@ from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 ZEROS = 0  # number of the zero buffer, which pointers to padding refer to
 
 
-def point(s: RowPointer, p: Places, names: list[str]) -> None:
+def row_pointer(s: RowPointer, p: Places, names: list[str]) -> None:
     """Row pointers; buffers are numbered by their positions in `names`, after the zero buffer."""
     begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
     if s.even:
@@ -61,7 +61,7 @@ def _number(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def across(s: HorizontalReduce, p: Places, lanes: int) -> None:
+def horizontal_reduce(s: HorizontalReduce, p: Places, lanes: int) -> None:
     """Horizontal reductions; lanes of the result after the last row are undefined."""
     rows = np.asarray(p.index(s.rows))
     if _most(rows, p.alive) > lanes:

@@ -114,7 +114,7 @@ class Memory:
         assert self.made is not None
         before = self.made[copy, place]
         if (self.threads.unseen(before, task) | (before == ON_THE_WAY)).any():
-            raise KernelFault(f"a copy to {self.name} goes where another thread stores, without a barrier between")
+            raise KernelFault(f"a copy to {self.name} overwrites what another thread stores, without a barrier between")
         self.made[copy, place] = ON_THE_WAY
         self._unread(place, copy, task)
 

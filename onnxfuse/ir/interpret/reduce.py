@@ -95,7 +95,7 @@ def _of_all(s: ReduceLoop, value: Array, p: Places, threads: Threads) -> Array:
     assert scope in ("warp", "block")
     if merge is None:
         raise KernelFault(f"{s.combine} depends on the order of threads")
-    threads.together(scope, p.alive, "a reduction")
+    threads.converged(scope, p.alive, "a reduction")
     size = threads.lanes if scope == "warp" else threads.block
     apart = np.broadcast_to(value, p.shape).reshape(*p.shape[:-1], -1, size)
     found = _reduced(merge, apart, (apart.ndim - 1,))

@@ -14,7 +14,7 @@ from onnxfuse.ir.interpret.memory import Memory
 from onnxfuse.ir.interpret.reduce import Reductions
 from onnxfuse.ir.interpret.threads import Clock, Threads
 from onnxfuse.ir.interpret.values import Places, both
-from onnxfuse.ir.interpret.warps import Together
+from onnxfuse.ir.interpret.warps import Cooperative
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
@@ -54,7 +54,7 @@ class Run:
         self.clock = clock
         self.memory: dict[str, Memory] = {}
         self.threads = Threads(clock, 1)
-        self.together = Together(self.threads)
+        self.cooperative = Cooperative(self.threads)
         self.reductions = Reductions(lanes)
         self.apart: dict[int, bool] = {}
         self.pointed = [""]  # buffers that pointers refer to, after the zero buffer
@@ -70,7 +70,7 @@ class Run:
             self.threads = Threads(self.clock, int(np.prod(parts, dtype=np.int64)))
         else:
             self.threads = self.launched(phase.launch, here)
-        self.together = Together(self.threads)
+        self.cooperative = Cooperative(self.threads)
         for m in self.memory.values():
             m.of(self.threads)
         outer = dict(self.memory)
@@ -84,7 +84,7 @@ class Run:
                 begun = e * (part + more) // n // s.step * s.step
                 p.axes[edge.name] = np.where(part + more == n, e, begun)
         self.body(phase.body, p)
-        self.together.end()
+        self.cooperative.end()
         self.memory.clear()
         self.memory.update(outer)
 
@@ -145,7 +145,7 @@ class Run:
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
             case Sync() | CopyAsync() | Commit() | Wait() | Mma():
-                self.together.statement(s, p)
+                self.cooperative.statement(s, p)
             case _:
                 assert_never(s)
 
@@ -153,13 +153,13 @@ class Run:
         """A call, which is in no vectorized loop."""
         match s:
             case RowPointer():
-                calls.point(s, p, self.pointed)
+                calls.row_pointer(s, p, self.pointed)
             case Tile():
                 calls.tile(s, p, self.pointed)
             case Pack():
                 calls.pack(s, p)
             case HorizontalReduce():
-                calls.across(s, p, self.lanes)
+                calls.horizontal_reduce(s, p, self.lanes)
             case Prefetch():
                 pass
             case _:

@@ -36,7 +36,7 @@ class Threads:
 
     def __init__(self, clock: Clock, count: int, block: int = 1, lanes: int = 1, grid: int = 0) -> None:
         if count >= THREADS:
-            raise KernelFault(f"{count} threads are more than can be told apart")
+            raise KernelFault(f"{count} threads are too many to be tracked")
         self.clock, self.count, self.block, self.lanes, self.grid = clock, count, block, lanes, grid
         self.number = np.arange(count, dtype=np.int64)
         self.groups = {"warp": self.number // lanes, "block": self.number // block}
@@ -72,7 +72,7 @@ class Threads:
 
     def sync(self, scope: Scope, alive: Where) -> None:
         """A barrier of all threads of each warp or block, or of the grid."""
-        alive = self.together(scope, alive, "a barrier")
+        alive = self.converged(scope, alive, "a barrier")
         self.clock.time += 1
         if scope == "grid":
             self.clock.meet()
@@ -80,7 +80,7 @@ class Threads:
         for group in ("warp",) if scope == "warp" else ("warp", "block"):
             self.met[group] = np.where(alive, self.clock.time, self.met[group])
 
-    def together(self, scope: Scope, alive: Where, what: str) -> Array:
+    def converged(self, scope: Scope, alive: Where, what: str) -> Array:
         """The active threads. Raises KernelFault where only some of a group are active, in a divergent branch."""
         alive = np.ones(self.count, bool) if alive is None else np.atleast_1d(alive)
         running = np.broadcast_to(alive, (*alive.shape[:-1], self.count))

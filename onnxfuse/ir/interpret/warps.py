@@ -18,7 +18,7 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 _Copy = tuple[Memory, Array, Array, Where, Array]  # where to, what, and by whom
 
 
-class Together:
+class Cooperative:
     """Cooperative statements of one phase and its copies in flight."""
 
     def __init__(self, threads: Threads) -> None:
@@ -70,7 +70,7 @@ class Together:
         core = s.core
         if core.lanes != self.threads.lanes:
             raise KernelFault(f"{core.lanes} lanes multiply, and {self.threads.lanes} are a warp")
-        self.threads.together("warp", p.alive, "a product of fragments")
+        self.threads.converged("warp", p.alive, "a product of fragments")
         left = self.matrix(core.left, (core.m, core.k), s.left, np.asarray(p.index(s.left_at)), p)
         right = self.matrix(core.right, (core.k, core.n), s.right, np.asarray(p.index(s.right_at)), p)
         before = self.matrix(core.sums, (core.m, core.n), s.sums, np.asarray(p.index(s.sums_at)), p)

@@ -182,7 +182,7 @@ class _Check:
         """Find offsets that are not aligned to a multiple of `of`."""
         wrong = np.asarray(offset % of != 0)
         if (wrong if where is None else wrong & where).any():
-            self.found.append(f"{self.where}: an offset in {name} is no multiple of {of}")
+            self.found.append(f"{self.where}: an offset in {name} is not a multiple of {of}")
 
     def value(self, x: Scalar, p: Samples) -> None:
         """Check all reads of a value."""
@@ -270,15 +270,15 @@ class _Check:
             self.value(v, p)
         self.stores(s.buffer, p.index(s.offset), len(s.values), p.alive)
         if s.behind and (self.vector is None or coefficient(s.offset, self.vector) != len(s.values)):
-            self.found.append(f"{self.where}: vectors that are interleaved into {s.buffer} do not lie side by side")
+            self.found.append(f"{self.where}: vectors interleaved into {s.buffer} are not contiguous")
         if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
-            self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
+            self.found.append(f"{self.where}: a value streamed into {s.buffer} is not a vector")
 
     def call(self, s: Call, p: Samples) -> None:
         """A call; prefetches may be out of bounds."""
         match s:
             case RowPointer():
-                self.point(s, p)
+                self.row_pointer(s, p)
             case Tile():
                 self.tile(s, p)
             case Pack():
@@ -300,7 +300,7 @@ class _Check:
         elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
-    def point(self, s: RowPointer, p: Samples) -> None:
+    def row_pointer(self, s: RowPointer, p: Samples) -> None:
         """Entries of a pointer table, and the segments that they address."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))

@@ -215,7 +215,7 @@ class _Levels:
             count = s.end.constant
             self.vector = s.axis
             if s.begin.constant != 0 or count not in WIDE:
-                self.say(f"a vector of {s.end - s.begin!r} elements is no wide access")
+                self.say(f"a vector of {s.end - s.begin!r} elements is not a wide access")
         if s.kind in ("unroll", "vector"):
             self.unrolled.add(s.axis.name)
             if s.begin.constant is None or s.end.constant is None:
@@ -260,7 +260,7 @@ class _Levels:
         if s.count * self.types[s.target].bytes not in (4, 8, 16) or self.types[s.target] != self.types[s.source]:
             self.say(f"a copy of {s.count} elements of {s.source} is none of 4, 8 or 16 bytes")
         if self.spaces.get(s.target) != "shared" or s.source in self.private:
-            self.say(f"a copy in the background goes from {s.source} to {s.target}")
+            self.say(f"an asynchronous copy goes from {s.source} to {s.target}")
         for name, at in ((s.target, s.to), (s.source, s.at)):
             self.aligned(name, at, s.count)
 

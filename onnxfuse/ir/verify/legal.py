@@ -32,7 +32,7 @@ def _of_phase(phase: Phase, *, legal: bool) -> Iterator[str]:
         yield "tiles need another matrix unit than is set up"
     streams = any(isinstance(s, Store) and s.stream for s in statements(phase.body))
     if phase.streams != streams and (legal or phase.streams):
-        yield "what is streamed is not waited for" if streams else "nothing is streamed that is waited for"
+        yield "streaming stores are not followed by a fence" if streams else "nothing is streamed that is waited for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
     if s.carried and place.loop is not None and place.loop.carries != vectors:
         yield f"{s.targets[0]} has {vectors} vectors, of which the loop over {place.loop.axis!r} carries others"
     if len(s.merged) != (len(s.targets) if len(s.targets) > 1 else 0) and (place.legal or s.merged):
-        yield f"it is not said what {', '.join(s.targets)} become"
+        yield f"the accumulators of {', '.join(s.targets)} are not legalized"
 
 
 def _store(s: Store, place: _Place) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _store(s: Store, place: _Place) -> Iterator[str]:
     loop = place.loop
     apart = loop is not None and not s.behind and coefficient(s.offset, loop.axis) != ONE
     if s.scattered != apart and (place.legal or s.scattered):
-        yield f"lanes are {'' if s.scattered else 'not '}stored one by one into {s.buffer}, and lie otherwise"
+        yield f"the store into {s.buffer} is {'' if s.scattered else 'not '}marked as scattered, unlike its lanes"
 
 
 def _value(x: Scalar, place: _Place) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _value(x: Scalar, place: _Place) -> Iterator[str]:
         if isinstance(n, FromIndex) or (isinstance(n, Load) and n.index):
             if n.lanes is None:
                 if place.legal and place.loop is not None:
-                    yield f"it is not said how lanes of {n!r} are made"
+                    yield f"the lanes of {n!r} are not legalized"
             elif place.loop is None:
                 yield f"{n!r} is in no vector loop"
             elif not (_fits(n, n.lanes, place.loop) or (n.lanes.kind == "boundary" and id(n) in boundaries)):

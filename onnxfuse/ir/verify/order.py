@@ -61,7 +61,7 @@ def _kinds(kernel: Kernel) -> Iterator[str]:
             yield from _lanes(phase.body, vector=False)
         for s in statements(phase.body):
             if isinstance(s, Loop) and s.kind not in get_args(LoopKind):
-                yield f"there is no kind {s.kind}"
+                yield f"unknown loop kind {s.kind}"
             yield from (f"{name} is an input, and stored into" for name in _stored(s) if name in inputs)
 
 

@@ -1,1 +1,1 @@
-"""The cover of least price: what strategies propose, the regions that it falls into, and which candidates are taken."""
+"""The cover with the least price: proposals of strategies, regions of the graph, and selection among candidates."""

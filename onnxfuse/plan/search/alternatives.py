@@ -1,15 +1,15 @@
-"""Groups that differ from those of a cover in one decision which the growth of groups makes by a fixed rule.
+"""Groups that differ from those of a cover in one decision that growth makes by a fixed rule.
 
-| alternative | instead of |
+| alternative | difference |
 | --- | --- |
-| `prologue` | rows that a product reads are made in its kernel, not by the kernel before it |
-| `stored` | they are made by a kernel of their own, not for the product alone |
-| `chain` | a product goes through the kernel of the product that it reads |
-| `apart` | it has a kernel of its own, with what follows it |
-| `epilogue` | what reads a product is computed when that is stored, whatever it reads besides |
+| `prologue` | rows that a product reads are computed in its kernel, not by the kernel before it |
+| `stored` | rows that a product reads are computed and stored by a kernel of their own |
+| `chain` | a product is fused with the product that it reads |
+| `apart` | a product fused with another gets a kernel of its own, with what follows it |
+| `epilogue` | readers of a product are fused into its epilogue, whatever else they read |
 | `beside` | two groups that read the same value are one kernel |
 
-Their prices tell which of them are worth it: `best` proposes them beside what strategies propose.
+`best` considers them in addition to the proposals of strategies, and chooses by price.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAVY = (WEIGHTS, BATCHED, WINDOW)
 
 
 def alternatives(space: Space, groups: Sequence[Set]) -> dict[str, list[Set]]:
-    """The legal groups of one decision made otherwise, by the name of the alternative."""
+    """The legal groups that differ in one decision, by the name of the alternative."""
     found: dict[str, list[Set]] = {}
     own = {i: g for g in groups for i in members(g)}
     for group in groups:
@@ -39,7 +39,7 @@ def _products(space: Space, group: Set) -> list[int]:
 
 
 def _joined(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str, Set]]:
-    """A group with one that reads it, and with all that do."""
+    """A group with each of its readers, and with all of them."""
     readers = sorted({own[i] for i in members(space.legal.readers(group)) if i in own})
     for r in readers:
         first, second = (bool(_products(space, g)) for g in (group, r))
@@ -50,7 +50,7 @@ def _joined(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str
 
 
 def _beside(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str, Set]]:
-    """A group with each later one that reads a value which it reads too."""
+    """A group with each later one that reads one of its inputs."""
     scope = space.scope
     values = {v for i in members(group) for v in scope.reads[i] if v not in scope.graph.constants}
     readers = {i for v in values for i in scope.apart.readers.get(v, ())}
@@ -58,7 +58,7 @@ def _beside(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str
 
 
 def _split(space: Space, group: Set) -> Iterator[tuple[str, Set]]:
-    """Both parts of a group that is cut before one of its products: behind another one, or behind what makes rows."""
+    """Both parts of a group that is split before one of its products: after another product, or after its prologue."""
     products = set_of(_products(space, group))
     for p in members(products):
         before = space.legal.above[p] & group

@@ -1,8 +1,8 @@
-"""The best of all strategies: the cover of least price from everything that they propose.
+"""The strategy `best`: the cover with the least price among the proposals of all strategies.
 
-The graph is cut into regions, in each of which the cheapest cover is looked for (`select.py`); equal regions are solved
-once. Then neighbours are merged as long as that saves time, across regions too. Whatever comes out is compared with the
-covers of all strategies, so that none of them is predicted to be faster.
+The graph is cut into regions, and the cheapest cover of each is found (`select.py`); equal regions are solved once.
+Then neighbors are merged as long as that saves time, also across regions. The result is compared with the covers of all
+strategies, so that none of them is predicted to be faster.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
 
-MERGED = "merged"  # who proposes what neighbours that were chosen are merged to
+MERGED = "merged"  # the proposer of merged neighbors
 
-Proposals = Mapping[str, Cover]  # by the strategy's name, anchors among them
+Proposals = Mapping[str, Cover]  # by the name of the strategy, including anchors
 
 
 Others = Mapping[str, Sequence[Set]]  # alternatives to groups of anchors, by name
 
 
 def composed(space: Space, proposals: Proposals, others: Others) -> Cover | None:
-    """The cover of least price from groups that strategies propose, and others; None where there are no prices."""
+    """The cover with the least price from groups that strategies propose, and others; None if there are no prices."""
     prices = space.prices
     unit = prices.plan(space.scope.finished(proposals["anchors"])[0]) if prices is not None else None
     return _Choosing(space, proposals, others, prices, unit).run() if prices is not None and unit is not None else None
 
 
 class _Choosing:
-    """Chooses among proposals; a price is a part of what the plan of anchors takes, at the mean over all points."""
+    """Chooses among proposals; prices are relative to the plan of `anchors`, as the mean over all points."""
 
     def __init__(self, space: Space, proposals: Proposals, others: Others, prices: Prices, unit: Seconds) -> None:
         self.space, self.prices, self.unit = space, prices, unit
@@ -55,24 +55,24 @@ class _Choosing:
             self.by.setdefault(1 << i, [])
 
     def run(self) -> Cover:
-        """The groups that are chosen, the nodes that are left, and all that was proposed."""
+        """The chosen groups, the nodes left to the runtime, and all proposals."""
         standing = [set_of(g) for g in self.proposals["anchors"].groups]
         chosen: list[Choice] = []
         found: list[Solved] = []
         for region in regions_of(self.space.scope, standing):
             solved = self._solved(region)
-            if solved is None:  # something has no price: as anchors has it
+            if solved is None:  # a price is unknown: use the cover of anchors
                 chosen += [Choice(g, 0.0) for g in standing if not g & ~region]
             else:
                 found.append(solved)
                 chosen += solved.choices
         groups = merged(self.space, [c.nodes for c in chosen if not c.alone], products=True)
         left = tuple(d for c in chosen if c.alone and (d := self._left(c.nodes)) is not None)
-        told = tuple(self._told(found, set(groups)))
+        told = tuple(self._candidates(found, set(groups)))
         return Cover(tuple(map(members, groups)), decided=True, left=left, candidates=told)
 
     def _solved(self, region: Set) -> Solved | None:
-        """The cheapest cover of a region; that of an equal one before it, moved to where this one is."""
+        """The cheapest cover of a region, copied from an earlier equal region if there is one."""
         choices = list(self._choices(region))
         by = (region & -region).bit_length() - 1
         wired = tuple((self.space.legal.before[i] & region) >> by for i in members(region))
@@ -83,7 +83,7 @@ class _Choosing:
         return _moved(found, by - first) if found is not None else None
 
     def _choices(self, region: Set) -> Iterator[Choice]:
-        """What may be done with the nodes of a region."""
+        """The choices for the nodes of a region."""
         least = self.space.scope.options.min_group
         free = region & self.space.legal.free
         for group in sorted(g for g in self.by if not g & ~free):
@@ -91,16 +91,17 @@ class _Choosing:
             if seconds is not None and (least <= USUAL_GROUP or group.bit_count() >= least):
                 yield Choice(group, self._part(seconds))
         for i in members(region):
-            left = self.prices.left(i)
+            left = self.prices.in_runtime(i)
             if not free >> i & 1:
                 yield Choice(1 << i, 0.0, alone=True)
             elif left is not None and (least > 1 or self.space.seconds(1 << i) is None) and self._may_be_left(i):
                 yield Choice(1 << i, self._part(left), alone=True)
 
     def _may_be_left(self, node: int) -> bool:
-        """Whether a node may go to the runtime: kernels and nodes are predicted by two models, which are not compared.
+        """Whether a node may be left to the runtime.
 
-        So what `anchors` fuses is given back only where the node's time was measured, or its group has no price.
+        Times of kernels and of nodes are predicted by different models, and not compared. So a node that `anchors`
+        fuses is left only if its time was measured, or its group has no price.
         """
         group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
         return group is None or self.space.seconds(group) is None or self.prices.node_is_measured(node)
@@ -109,21 +110,21 @@ class _Choosing:
         return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
 
     def _left(self, node: Set) -> Decision | None:
-        """Why a node that could be fused stays with the runtime."""
+        """The refusal of a node that could be fused but is left to the runtime."""
         (i,) = members(node)
         if not self.space.is_free(i):
             return None
-        n, kernel, runtime = self.space.scope.nodes[i], self.prices.told(node), self.prices.left(i)
+        n, kernel, runtime = self.space.scope.nodes[i], self.prices.outcome(node), self.prices.in_runtime(i)
         if isinstance(kernel, Decision):
             return replace(kernel, nodes=(n.name,))
         at = self.prices.shown
         if kernel is None or runtime is None:
-            return Decision("E-COST", (n.name,), f"no time is known for {n.op} as a kernel", BUDGET)
-        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} in the runtime"
+            return Decision("E-COST", (n.name,), f"the time of {n.op} as a kernel is unknown", BUDGET)
+        said = f"{n.op}: {duration(kernel[at])} as a kernel by itself, {duration(runtime[at])} in ONNX Runtime"
         return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
 
-    def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
-        """All that was proposed, with what it takes and why it lost."""
+    def _candidates(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
+        """All proposals, with their times and the reasons why they were not chosen."""
         least = {c.nodes: (price, s.price) for s in solved for c, price in s.least.items() if not c.alone}
         proposed = {group: by for group, by in self.by.items() if by}
         proposed |= {group: [MERGED] for group in sorted(taken) if group not in proposed}
@@ -132,7 +133,11 @@ class _Choosing:
                 names = tuple(self.space.scope.nodes[i].name for i in members(group))
                 seconds = self.space.seconds(group)
                 shown = seconds[self.prices.shown] if seconds is not None else None
-                why = None if group in taken else replace(self._lost(group, seconds, least.get(group)), nodes=names)
+                why = (
+                    None
+                    if group in taken
+                    else replace(self._why_not_chosen(group, seconds, least.get(group)), nodes=names)
+                )
                 with_it, without = least.get(group, (None, None))
                 behind = None
                 if seconds is not None and with_it is not None and without is not None:
@@ -140,23 +145,23 @@ class _Choosing:
                 measured = seconds is not None and self.prices.is_measured(group)
                 yield Candidate(names, tuple(by), shown, why, behind, measured)
 
-    def _lost(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
-        """Why a group was not taken; `region` is what its region takes with it, and at least."""
-        refused = self.space.legal.refusal(group) or self.prices.told(group)
+    def _why_not_chosen(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
+        """Why a group was not chosen; `region` is the time of its region with it, and the least time."""
+        refused = self.space.legal.refusal(group) or self.prices.outcome(group)
         if isinstance(refused, Decision):
             return refused
         if seconds is None:
-            return Decision("E-COST", (), "it was not scheduled: as many candidates as allowed were", BUDGET)
+            return Decision("E-COST", (), "it was not scheduled, since the budget of candidates was used up", BUDGET)
         if region is None:
-            return Decision("E-COST", (), "better ones were followed up instead")
+            return Decision("E-COST", (), "it was dropped from the beam in favor of better ones")
         unit = self.unit[self.prices.shown]
         with_it, without = (duration(part * unit) for part in region)
-        how = "its own time as measured" if self.prices.is_measured(group) else "as predicted"
-        return Decision("E-COST", (), f"with it, what is around takes {with_it}, without {without}, {how}")
+        how = "its own time measured" if self.prices.is_measured(group) else "as predicted"
+        return Decision("E-COST", (), f"its region takes {with_it} with it, {without} without it, {how}")
 
 
 def _moved(solved: Solved, by: int) -> Solved:
-    """What was found for a region, of an equal one `by` positions behind it."""
+    """The result of a region, for an equal one `by` positions after it."""
 
     def moved(c: Choice) -> Choice:
         return replace(c, nodes=c.nodes << by)

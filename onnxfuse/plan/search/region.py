@@ -1,7 +1,7 @@
-"""A graph in regions: runs of nodes between narrow places, so that each is solved by itself and equal ones once.
+"""Regions of a graph: runs of nodes between narrow cuts. Each is solved by itself, and equal ones once.
 
-A cut is made where few values go from what is before to what is behind, and never through a group that stands already.
-Nodes are in topological order, so that whatever is decided in two regions, they depend on each other one way.
+A cut is where few values are live, and never inside of an existing group. Nodes are in topological order, so that
+groups of different regions cannot form a cycle.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import pairwise
 from onnxfuse.plan.legal import Set
 from onnxfuse.plan.search.scope import Scope
 
-NARROW = 3  # values that cross a cut at most
-MOST = 40  # nodes of a region that is not cut where it could be
+NARROW = 3  # most values that cross a cut
+MOST = 40  # most nodes of a region that is not cut further
 
 
 def regions_of(scope: Scope, standing: Iterable[Set]) -> list[Set]:
-    """The regions of a scope, in order; no group that is `standing` lies in two of them."""
+    """The regions of a scope, in order; each group of `standing` is in one of them."""
     found: list[Set] = []
     begin = 0
     atoms = _atoms(_crossing(scope), standing)
@@ -33,7 +33,7 @@ def _run(begin: int, end: int) -> Set:
 
 
 def _crossing(scope: Scope) -> list[int]:
-    """How many values that nodes make are read across each place: before the first node, ..., behind the last."""
+    """Number of values that are live at each place: before the first node, ..., after the last."""
     count = len(scope.nodes)
     steps = [0] * (count + 2)
     made = {o: i for i, n in enumerate(scope.nodes) for o in n.outputs if o}
@@ -51,7 +51,7 @@ def _crossing(scope: Scope) -> list[int]:
 
 
 def _atoms(crossing: Sequence[int], standing: Iterable[Set]) -> list[int]:
-    """Places where a cut may be made, the ends included."""
+    """Places where a cut is allowed, including both ends."""
     closed: Set = 0
     for g in standing:
         first, last = (g & -g).bit_length() - 1, g.bit_length() - 1

@@ -1,4 +1,4 @@
-"""The graph as strategies see it: nodes that may be fused, their neighbours, and the plan that a cover becomes."""
+"""The graph as strategies see it: fusible nodes and their neighbors; and plans made from covers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Members = tuple[int, ...]  # positions of nodes, in order
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Disjoint groups of nodes by position, and what was refused on the way to them.
+    """Disjoint groups of nodes by position, and the refusals made on the way.
 
-    Where prices `decided`, small groups were meant, and nodes were left to the runtime for a reason, which is `left`.
+    If prices `decided`, small groups are kept, and `left` has the reasons for nodes left to the runtime.
     """
 
     groups: tuple[Members, ...]
@@ -38,9 +38,9 @@ class Cover:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A graph without nodes that only serve shapes, and of its nodes by position those that may be fused.
+    """A graph without nodes that only compute shapes, and the kinds of its fusible nodes by position.
 
-    `whole` is the graph with them; `reads` are the values that each node depends on.
+    `whole` is the graph with all nodes; `reads` are the values that each node depends on.
     """
 
     whole: Graph
@@ -52,7 +52,7 @@ class Scope:
 
     @staticmethod
     def of(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options, legality: Legality) -> Scope:
-        """The scope of a graph whose nodes may be fused where they have a kind."""
+        """The scope of a graph; nodes with a kind are fusible."""
         return Scope(graph, *alive(graph, kinds, rows), options, legality)
 
     @property
@@ -62,7 +62,7 @@ class Scope:
 
     @cached_property
     def apart(self) -> Units:
-        """Every node alone, not to be joined."""
+        """Every node as a unit of its own."""
         return self.units()
 
     @cached_property
@@ -77,7 +77,7 @@ class Scope:
         return found
 
     def units(self, cover: Iterable[Members] = ()) -> Units:
-        """The nodes as units, those of a group together."""
+        """The nodes as units, one for each group."""
         units = Units.of(self.graph, self.reads)
         for first, *others in cover:
             for i in others:
@@ -85,19 +85,19 @@ class Scope:
         return units
 
     def group(self, members: Members) -> Group:
-        """Nodes as a group, under the name of its first."""
+        """A group of nodes, named after the first."""
         nodes = tuple(self.nodes[m] for m in members)
-        return group_of(nodes[0].name, nodes, self.graph, self._wanted)
+        return group_of(nodes[0].name, nodes, self._wanted)
 
     def finished(self, cover: Cover) -> tuple[Plan, list[Decision]]:
-        """The plan of a cover, and why some of its nodes ended up in no group."""
+        """The plan of a cover, with refusals of the nodes that are in no group."""
         groups, dropped = self._worthwhile(cover)
         kept = layouts_of(self.graph, groups, self.by_name)
         made = Plan(self.graph, tuple(groups), kept, cover.decisions, candidates=cover.candidates)
         return made, [*cover.left, *dropped]
 
     def _worthwhile(self, cover: Cover) -> tuple[list[Group], list[Decision]]:
-        """Groups in an order in which each comes after those that it reads from; no small ones but those meant."""
+        """The groups in topological order, without those that are too small unless prices decided."""
         least = self.options.min_group
         chosen = [g for g in cover.groups if cover.decided or not self._only_shapes(g)]
         dropped = [unworthy([self.nodes[m] for m in g]) for g in cover.groups if g not in chosen]
@@ -113,5 +113,5 @@ class Scope:
         return kept, [*dropped, *few]
 
     def _only_shapes(self, members: Members) -> bool:
-        """Whether a group only changes a shape, which costs the runtime nothing."""
+        """Whether a group only changes a shape, which is free in the runtime."""
         return self.options.min_group > 1 and all(self.kinds[m].keeps_order for m in members)

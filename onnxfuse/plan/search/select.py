@@ -1,9 +1,8 @@
-"""The cover of least price: of all groups that were proposed, those that together take least time.
+"""Selection of the cover with the least price among proposed groups, by dynamic programming.
 
-Nodes are taken group by group in an order in which no group comes before what it reads, so that a cover cannot depend
-on itself in a circle. Two orders of the same groups meet in one set of nodes, of which the cheapest way there is kept:
-dynamic programming over the sets that are closed above, exact as long as there are not too many; else the most
-promising of each size go on (a beam).
+Groups are added in topological order, so that a cover has no cycle. States are sets of covered nodes (closed under
+predecessors); of different orders that reach the same set, the cheapest is kept. This is exact as long as there are few
+sets; otherwise the most promising ones of each size are kept (beam search).
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from math import inf
 
 from onnxfuse.plan.legal import Legal, Set, members
 
-WIDTH = 400  # sets of one size that go on; a region of 30 operators seldom has more
+WIDTH = 400  # most sets of the same size that are kept; a region of 30 operators seldom has more
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to deal with some nodes, and its price; `alone`: a node that stays with the runtime."""
+    """A group, and its price; with `alone`, a node that stays with the runtime."""
 
     nodes: Set
     price: float
@@ -28,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The cheapest cover of a region. `least` is what the region takes with a choice in it, as far as that was seen."""
+    """The cheapest cover of a region. `least` is the least price found of the region with each choice."""
 
     choices: tuple[Choice, ...]
     price: float
@@ -38,7 +37,7 @@ class Solved:
 
 @dataclass(slots=True)
 class _At:
-    """A set of nodes that are dealt with: the price so far, by what last step, and all steps that lead on."""
+    """A state, a set of covered nodes: the least price, the last step to it, and all steps from it."""
 
     price: float
     last: Choice | None = None
@@ -47,7 +46,7 @@ class _At:
 
 
 def cheapest(region: Set, choices: Iterable[Choice], legal: Legal) -> Solved | None:
-    """The cover of a region of least price; None where some node cannot be dealt with."""
+    """The cover of a region with the least price; None if some node has no choice."""
     by_first: dict[int, list[Choice]] = {}
     for c in choices:
         by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(c)
@@ -78,7 +77,7 @@ def _step(
     seen: dict[Set, _At],
     levels: list[list[Set]],
 ) -> None:
-    """All steps from a set of nodes that are dealt with."""
+    """All steps from a state."""
     here = seen[done]
     todo = region & ~done
     for i in members(todo):
@@ -98,7 +97,7 @@ def _step(
 
 
 def _bounds(region: Set, choices: Iterable[Choice]) -> dict[int, float]:
-    """The least that each node can take: its part of the cheapest choice that has it."""
+    """A lower bound for each node: its share of the cheapest choice that contains it."""
     found = dict.fromkeys(members(region), inf)
     for c in choices:
         share = c.price / c.nodes.bit_count()
@@ -118,7 +117,7 @@ def _solved(region: Set, seen: Mapping[Set, _At], levels: Sequence[Sequence[Set]
         here = seen[at]
         chosen.append(here.last)  # type: ignore[arg-type]  # the loop ends where there is none
         at = here.before
-    behind = {region: 0.0}  # the least from each set on
+    behind = {region: 0.0}  # the least price from each state to the end
     least: dict[Choice, float] = {}
     for level in reversed(levels):
         for done in level:

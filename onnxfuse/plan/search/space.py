@@ -1,4 +1,4 @@
-"""What a strategy is given: the nodes of a scope, the laws for groups of them, and their prices where there are any."""
+"""The input of a strategy: the nodes of a scope, legality of groups, and prices if there are any."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from onnxfuse.plan.legal import Legal, Set, members
 from onnxfuse.plan.price import Costing, Prices, Seconds
 from onnxfuse.plan.search.scope import Cover, Scope
 
-USUAL = 128  # elements along an extent that is a symbol, where sizes of values are compared
-MEMORY = (ELEMENTWISE, MOVEMENT, DECODING, REDUCTION)  # kinds of operators that take as long as their bytes
+USUAL = 128  # symbolic extents count as this many elements when sizes of values are compared
+MEMORY = (ELEMENTWISE, MOVEMENT, DECODING, REDUCTION)  # kinds of operators that are memory-bound
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A scope with its laws, and prices made of a `costing`."""
+    """A scope with legality, and prices by a `costing`."""
 
     scope: Scope
     costing: Costing | None = None
 
     @cached_property
     def legal(self) -> Legal:
-        """The laws for groups."""
+        """The legality of groups."""
         return Legal(self.scope)
 
     @cached_property
     def prices(self) -> Prices | None:
-        """None where nothing may be scheduled, or no sizes are possible: then strategies do what needs no prices."""
+        """Prices of groups; None if there is no budget or no possible size, in which case strategies do without."""
         if self.costing is None or self.costing.memo.budget <= 0:
             return None
         found = Prices(self.scope, self.costing)
@@ -38,40 +38,40 @@ class Space:
 
     @property
     def graph(self) -> Graph:
-        """The graph that is planned."""
+        """The graph to plan."""
         return self.scope.graph
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Positions of the nodes that may be fused."""
+        """Positions of the fusible nodes."""
         return tuple(sorted(self.scope.kinds))
 
     def kind(self, node: int) -> Kind:
-        """The kind of a node that may be fused."""
+        """The kind of a fusible node."""
         return self.scope.kinds[node]
 
     def is_free(self, node: int) -> bool:
-        """Whether a node may be fused."""
+        """Whether a node is fusible."""
         return node in self.scope.kinds
 
     def readers(self, node: int) -> list[int]:
-        """Nodes that read what a node makes, in order."""
+        """The consumers of a node, in order."""
         return self.scope.apart.after[node]
 
     def makers(self, node: int) -> list[int]:
-        """Nodes that make what a node reads, in order."""
+        """The producers of a node, in order."""
         return self.scope.apart.before[node]
 
     def is_given(self, node: int) -> bool:
-        """Whether a node makes an output of the graph."""
+        """Whether an output of a node is an output of the graph."""
         return any(o in self.graph.outputs for o in self.scope.nodes[node].outputs)
 
     def of_memory(self, node: int) -> bool:
-        """Whether a node may be fused and takes as long as its bytes: no contraction, and no window."""
+        """Whether a node is fusible and memory-bound: no contraction and no window."""
         return self.is_free(node) and self.kind(node).name in MEMORY
 
     def elements(self, node: int) -> int:
-        """Elements of the first result of a node; symbols count as usual extents."""
+        """Number of elements of the first output of a node, with a usual extent for symbols."""
         t = self.graph.types.get(self.scope.nodes[node].outputs[0])
         count = 1
         for extent in t.shape if t is not None else ():
@@ -79,11 +79,11 @@ class Space:
         return count
 
     def seconds(self, nodes: Set) -> Seconds | None:
-        """Seconds of a set as a kernel; None where it is not legal, has no kernel, or there are no prices."""
+        """Seconds of a set as a kernel; None if it is illegal, has no kernel, or there are no prices."""
         return self.prices.of(nodes) if self.prices is not None and self.legal.allows(nodes) else None
 
     def cover(self, groups: list[Set]) -> Cover:
-        """Disjoint sets as a cover; those that would depend on each other in a circle are taken apart."""
+        """Disjoint sets as a cover; sets that form a cycle are split up."""
         kept: list[Set] = []
         if self.legal.acyclic(groups):
             kept = groups

@@ -1,9 +1,8 @@
-"""Transcendental functions whose values become integer codes: the runtime computes them.
+"""Transcendental functions whose results are quantized stay with the runtime.
 
-Such a function saturates: many elements have one value, which decides the scale too, and with it that value lies in the
-middle between two codes (1 of Tanh, by a scale of 2 / 255). There the last bit of it, in which two implementations
-differ, moves the codes of all these elements. Values in front of it differ in their last bit as well, but not so many
-of them lie on a tie.
+Such a function saturates: many elements have the same value, which also determines the scale, and so lies exactly
+between two quantized values (1 for Tanh, with scale 2 / 255). There the last bit, in which two implementations differ,
+decides the rounding of all these elements. Other values differ in the last bit, too, but few of them lie on a tie.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _CODING = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "
 
 
 def coded_functions(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
-    """Nodes by position that compute such functions, each with the reason why it stays with the runtime."""
+    """Refusals of nodes that compute such functions, by position."""
     at = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
     pending = [v for i, n in enumerate(graph.nodes) for v in _rounded(n, kinds.get(i))]
     seen = set(pending)
@@ -36,7 +35,7 @@ def coded_functions(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decisi
             continue
         n = graph.nodes[i]
         if any(_saturates(d.value) for d in kind.definitions):
-            said = f"the values of {n.op} become integer codes, which its last bit would move"
+            said = f"the result of {n.op} is quantized, and its last bit would decide the rounding of saturated values"
             found[i] = Decision("E-NUMERICS", (n.name,), said)
         elif _passes(graph, n, kind):
             more = [v for v in n.reads if v not in seen and v not in graph.constants]
@@ -46,7 +45,7 @@ def coded_functions(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decisi
 
 
 def _rounded(node: Node, kind: Kind | None) -> tuple[str, ...]:
-    """What a node reads, where it rounds to integers."""
+    """The inputs of a node that rounds to integers; empty for others."""
     if node.op.rpartition(".")[2] in _CODING:
         return node.reads[:1]
     rounds = kind is not None and any(_applies(d, _ROUNDS) for d in kind.definitions)
@@ -58,7 +57,7 @@ def _applies(d: Definition, names: tuple[str, ...]) -> bool:
 
 
 def _saturates(value: Scalar) -> bool:
-    """Whether a value is a transcendental function of something, moved and scaled by constants at most."""
+    """Whether a value is the result of a transcendental function, possibly moved and scaled by constants."""
     while isinstance(value, Apply):
         if value.fn in _TRANSCENDENTAL:
             return True
@@ -70,7 +69,7 @@ def _saturates(value: Scalar) -> bool:
 
 
 def _passes(graph: Graph, node: Node, kind: Kind) -> bool:
-    """Whether a node only moves values, changes all of them by constants, or picks their extremes."""
+    """Whether a node only moves values, applies constants to them, or takes their minimum or maximum."""
     if kind.name == MOVEMENT:
         return True
     reduces = [x for d in kind.definitions for x in walk(d.value) if isinstance(x, Reduce)]

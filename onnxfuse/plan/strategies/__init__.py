@@ -1,6 +1,6 @@
-"""The strategies by the names that `--strategy` gives them: each makes a cover of a space, as its paper says.
+"""The strategies by name (`--strategy`): functions from a `Space` to a `Cover`, most of them published algorithms.
 
-Each file of this folder is one, and is found by being there: its function has the name of the file.
+Every file of this folder is a strategy; its function has the name of the file.
 """
 
 from __future__ import annotations

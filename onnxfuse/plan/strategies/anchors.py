@@ -1,8 +1,8 @@
-"""Groups grown from anchors, the costliest operators first; what stopped a growth is kept as a decision.
+"""Groups grown from anchors, the most expensive operators first; the reason why growth stops is kept as a decision.
 
-Anchors are taken in the order batched contractions (attention), contractions with weights, windows, reductions; each
-grows forward over the values it makes and backward over what only it reads (DNNFusion's seed growth, with the seed
-turned round). What is left grows from elementwise seeds, smallest result first, as published.
+Anchors are taken in the order batched contractions (attention), contractions with weights, windows, reductions. Each
+grows forward over its consumers and backward over producers that only it reads: seed growth as in DNNFusion, but from
+many-to-many operators. The remaining nodes grow from one-to-one seeds, smallest result first, as published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnxfuse.plan.siblings import siblings
 
 
 def anchors(space: Space) -> Cover:
-    """The groups of a space, grown."""
+    """The groups of a space, grown from anchors."""
     grower = _Grower(space.scope)
     groups = grower.run()
     members = grower.units.members
@@ -29,7 +29,7 @@ def anchors(space: Space) -> Cover:
 
 
 class _Grower:
-    """Grows groups over units; what stopped a growth is kept as a decision."""
+    """Grows groups over units, and keeps the reasons why growth stops as decisions."""
 
     def __init__(self, scope: Scope) -> None:
         options, legality, kinds = scope.options, scope.legality, scope.kinds
@@ -76,7 +76,7 @@ class _Grower:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
         product_ = self.before.get(node)
         if reason is None and product_ is not None and self.units.group[product_] != group:
-            reason = ("E-COST", f"{self.units.nodes[node].op} belongs to the product behind it")
+            reason = ("E-COST", f"{self.units.nodes[node].op} is fused into the product after it")
         if reason is None and len(self.units.members[group]) >= self.legality.most_nodes:
             reason = ("E-RESOURCE", f"a group holds at most {self.legality.most_nodes} operators")
         if reason is None and self.units.closes_cycle(group, node):
@@ -114,14 +114,17 @@ class _Grower:
             return (
                 None
                 if BATCHED in mine and REDUCTION in mine and self._batched(group) == kind.products == 1
-                else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
+                else (
+                    "E-TYPE",
+                    f"{op} is a second batched contraction, but not after a softmax over the rows of the first",
+                )
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
-            return ("E-TYPE", f"{op} reads windows across the group's tiles")
+            return ("E-TYPE", f"{op} reads windows that cross the tiles of the group")
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
         if kind.name == DECODING and not self._passes_through(group, node):
-            return ("E-COST", f"the nodes behind {op} read its integer codes directly")
+            return ("E-COST", f"the nodes after {op} read its quantized result directly")
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
@@ -131,7 +134,7 @@ class _Grower:
         return any(self._try(group, i, None) for i in free)
 
     def _passes_through(self, group: int, node: int) -> bool:
-        """Whether codes that a group makes are decoded for work of the group alone: elementwise, or of an attention."""
+        """Whether the quantized results of a group are dequantized for its own elementwise nodes or attention only."""
         units, attention = self.units, BATCHED in self._kinds(group)
         makers = [b for b in units.before[node] if units.group[b] == group]
         decoders = {a for b in makers for a in units.after[b]}
@@ -148,16 +151,16 @@ class _Grower:
         return sum(self.kinds[m].products for m in self.units.members[group])
 
     def _reduction_refusal(self, group: int, node: int) -> tuple[str, str] | None:
-        """A reduction joins when it reads whole values of the group and there is no second contraction behind it."""
+        """A reduction joins if it reads whole values of the group, and is not after the second contraction."""
         n = self.units.nodes[node]
         if self._batched(group) > 1:
-            return ("E-TYPE", f"{n.op} would follow both contractions of an attention")
+            return ("E-TYPE", f"{n.op} would be a reduction after both contractions of an attention")
         if WEIGHTS in self._kinds(group) and not self._channels_end(group, node):
-            return ("E-TYPE", f"{n.op} reads across the tiles of a convolution")
+            return ("E-TYPE", f"{n.op} reduces across the tiles of a convolution")
         return None
 
     def _channels_end(self, group: int, node: int) -> bool:
-        """Whether what a node reads of a group of a convolution ends with its channels, as its scratch lies then."""
+        """Whether the inputs of a node from a convolution's group have channels last, like its scratch memory."""
         members = self.units.members[group]
         if not any(self.kinds[m].spatial for m in members):
             return True
@@ -168,24 +171,24 @@ class _Grower:
         return all(t is not None and channels.get(v) == len(t.shape) - 1 for v, t in read)
 
     def _movement_refusal(self, group: int, node: int) -> tuple[str, str] | None:
-        """Movement joins its producer when it is its only reader; otherwise its readers may take it."""
+        """Movement joins its producer if it is the only reader; otherwise its readers may fuse it."""
         n = self.units.nodes[node]
         for b in self.units.before[node]:
-            again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
+            again = self.kinds[node].keeps_order or not self.units.reads[b]  # values without inputs are recomputed
             made = self.kinds[b].name in (ELEMENTWISE, MOVEMENT) if b in self.kinds else False
             again = again or (self.legality.made_again and made)
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
-                return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
+                return ("E-FANOUT", f"the input of {n.op} has other readers")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
-            return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")
+            return ("E-FANOUT", f"{n.op} has several results, and is fused into their readers instead")
         if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
-            return ("E-FANOUT", f"the contraction behind {n.op} reads it in its own order")
+            return ("E-FANOUT", f"{n.op} is fused into the contraction after it, which reads its input in any order")
         if self.units.after[node] and self._hides_extents(node):
-            return ("E-COST", f"{n.op} merges sizes that the nodes behind it may need apart")
+            return ("E-COST", f"{n.op} merges symbolic dimensions that nodes after it may need separately")
         return self._numel_refusal(group, node)
 
     def _hides_extents(self, node: int) -> bool:
-        """Whether a value's extents multiply symbols that are extents of their own in what the node reads."""
+        """Whether a node merges symbolic dimensions: an extent of its result is a product of symbols of its inputs."""
         n = self.units.nodes[node]
         have, want = (self.units.graph.types.get(v) for v in (n.inputs[0], n.outputs[0]))
         if have is None or want is None:
@@ -193,14 +196,14 @@ class _Grower:
         return any(len(symbols_of(Index(((m, 1),)))) > 1 for e in want.shape if e not in have.shape for m, _ in e.terms)
 
     def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
-        """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
+        """An elementwise node joins if it has as many elements as its input, so that nothing is recomputed."""
         graph, n = self.units.graph, self.units.nodes[node]
         out = graph.types[n.outputs[0]]
         made = {o for m in self.units.members[group] for o in self.units.nodes[m].outputs}
         sizes = [product(t.shape) for i in n.inputs if i in made and (t := graph.types.get(i)) is not None]
         assert out is not None
         if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW} and product(out.shape) not in sizes:
-            return ("E-NUMEL", f"{n.op} has another number of elements than the value it reads")
+            return ("E-NUMEL", f"{n.op} has another number of elements than its input from the group")
         return None
 
     def _backward(self, group: int) -> bool:
@@ -224,28 +227,28 @@ class _Grower:
             return ("E-TYPE", f"{n.op} is not elementwise")
         if not self._stored_on_the_way(group, node):
             if any(self.units.group[a] != group for a in self.units.after[node]):
-                return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
+                return ("E-FANOUT", f"the result of {n.op} has other readers")
             given = next((o for o in n.outputs if o in self.units.graph.outputs), None)
             if given is not None:
                 said = f"the result of {n.op} is an output of the model"
-                return ("E-FANOUT", said, f"take {given} out of the outputs of the model")
+                return ("E-FANOUT", said, f"remove {given} from the outputs of the model")
         if self._follows_contraction(node):
-            return ("E-COST", f"{n.op} belongs to the contraction before it")
+            return ("E-COST", f"{n.op} is fused into the contraction before it")
         if kind.name == ELEMENTWISE and self._multiplied(group, node):
-            return ("E-COST", f"{n.op} would be computed for every panel of weights")
+            return ("E-COST", f"{n.op} would be recomputed for every panel of weights")
         if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW} and self._reads_plain(group, node):
-            return ("E-COST", f"the image that {n.op} reads would be read channel by channel")
+            return ("E-COST", f"the input image of {n.op} would be read channel by channel, with a stride")
         if kind.keeps_order and self._shapes_image(group, node):
-            return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
+            return ("E-COST", f"{n.op} is fused into the reduction before it, which stores the image channels last")
         told_apart = kind.joins and not self.legality.made_again
         if told_apart and REDUCTION in self._kinds(group) and self._of_images(group, node):
-            return ("E-COST", f"each element would have to find out from which input of {n.op} it comes")
+            return ("E-COST", f"every load would have to select the input of {n.op} that its element comes from")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
-            return ("E-COST", f"{n.op} would be computed for every head")
+            return ("E-COST", f"{n.op} would be recomputed for every head")
         return None
 
     def _multiplied(self, group: int, node: int) -> bool:
-        """Whether what a node makes goes into a product or a window of a group, and not only to what follows those."""
+        """Whether a contraction or window of a group reads the result of a node, directly or indirectly."""
         pending, seen = [node], {node}
         while pending:
             inside = [a for a in self.units.after[pending.pop()] if self.units.group[a] == group and a not in seen]
@@ -256,7 +259,7 @@ class _Grower:
         return False
 
     def _reads_plain(self, group: int, node: int) -> bool:
-        """Whether a node would read for a group of images what no kernel lays out: inputs, what the runtime makes."""
+        """Whether a node reads an image in the runtime's layout: a model input, or a result of the runtime."""
         graph, n = self.units.graph, self.units.nodes[node]
         if not any(self.kinds[m].spatial for m in self.units.members[group]):
             return False
@@ -264,9 +267,9 @@ class _Grower:
         return any((t := graph.types.get(v)) is None or len(t.shape) > 2 for v in others)
 
     def _follows_contraction(self, node: int) -> bool:
-        """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of.
+        """Whether an input of a node comes from a contraction without a group, possibly through elementwise nodes.
 
-        Movement of what others read too, the contraction does not take: it is left to who reads it.
+        Movement of a value with other readers is not fused into the contraction, but into its readers.
         """
         between = (ELEMENTWISE, DECODING) if self.kinds[node].name == ELEMENTWISE else ()
         shared = self.kinds[node].name == MOVEMENT and not self.kinds[node].keeps_order
@@ -281,16 +284,16 @@ class _Grower:
         return False
 
     def _stored_on_the_way(self, group: int, node: int) -> bool:
-        """Whether rows that are reduced may store a value of theirs that others read too: nothing is computed twice."""
+        """Whether a reduction over rows can store a value that others read as well, so that nothing is recomputed."""
         rows = REDUCTION in self._kinds(group) and not self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}
         return rows and self.kinds[node].name == ELEMENTWISE and self._size(node) == self._largest(group)
 
     def _largest(self, group: int) -> int:
-        """Elements of the largest value of a group."""
+        """Number of elements of the largest value of a group."""
         return max(self._size(m) for m in self.units.members[group])
 
     def _shapes_image(self, group: int, node: int) -> bool:
-        """Whether a node makes an image for a group of a result that was reduced in another shape."""
+        """Whether a node makes an image for a group from a reduction over another shape."""
         reduced = any(
             self.kinds[b].name == REDUCTION and b not in self.taken for b in self.units.before[node] if b in self.kinds
         )
@@ -302,7 +305,7 @@ class _Grower:
         return made is not None and len(made.shape) > 3 and not self._kinds(group) - {REDUCTION, ELEMENTWISE, MOVEMENT}
 
     def _shared_mask(self, group: int, node: int) -> bool:
-        """Whether a producer is much smaller than the group's largest value: then it is cheaper made once."""
+        """Whether a producer is much smaller than the group's largest value: then it is cheaper computed once."""
         graph, largest = self.units.graph, self._largest(group)
         t = graph.types[self.units.nodes[node].outputs[0]]
         size = product(t.shape).constant if t is not None else None

@@ -1,10 +1,9 @@
-"""Fusion as AStitch has it (2022): everything between contractions, in scopes that are as large as may be.
+"""Fusion as in AStitch (2022): everything between contractions, in scopes as large as possible.
 
-Dominant operators are reductions, expensive values that are broadcast, and results. Those that are joined by operators
-which go from element to element alone are merged (dominant merging), so that one order of elements suits all of them.
-Such units are stitched along what they read, whatever they reduce: they may wait for each other inside of a kernel.
-Scopes that do not depend on each other are stitched too. Nothing but cycles, and the size of a group, limits them; no
-price is asked.
+Dominant operators are reductions, expensive values that are broadcast, and outputs. Those connected by elementwise
+operators only are merged (dominant merging), so that they share one schedule. Such units are stitched with their
+producers, whatever they reduce, since a kernel may have barriers. Independent scopes are stitched too. Scopes are
+limited only by cycles and the size of a group; prices are not used.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from onnxfuse.plan.search.space import Space
 
 
 def astitch(space: Space) -> Cover:
-    """The largest scopes between contractions and windows, which stand alone."""
+    """The largest scopes between contractions and windows, which are not fused."""
     units = _units(space)
     scopes = _stitched(space, units, apart=False)
     return space.cover(_stitched(space, scopes, apart=True))
 
 
 def _units(space: Space) -> list[Set]:
-    """Dominant operators, each with what is joined to it element by element; merged where that is the same."""
+    """Dominant operators with the elementwise operators connected to them; those that share operators are merged."""
     own: dict[int, Set] = {}
     for i in reversed(space.order):
         if not space.of_memory(i):
@@ -41,7 +40,7 @@ def _units(space: Space) -> list[Set]:
 
 
 def _dominant(space: Space, node: int) -> bool:
-    """Whether an operator decides the order of elements for those around it."""
+    """Whether an operator is dominant: it decides the schedule of those around it."""
     if space.kind(node).name == REDUCTION or space.is_given(node):
         return True
     readers = space.readers(node)
@@ -50,7 +49,7 @@ def _dominant(space: Space, node: int) -> bool:
 
 
 def _stitched(space: Space, groups: list[Set], *, apart: bool) -> list[Set]:
-    """Groups merged with all that they read and are read by, or (`apart`) with others that they do not depend on."""
+    """Groups merged with their producers and consumers, or with `apart` with independent groups."""
     legal, done = space.legal, list[Set]()
     pending = list(groups)
     while pending:

@@ -1,9 +1,9 @@
-"""Fusion as DNNFusion plans it (PLDI 2021, listing 1): seeds that grow, by a table of mapping types.
+"""Fusion as in DNNFusion (PLDI 2021, listing 1): seeds that grow by a table of mapping types.
 
-A seed is a one-to-one operator, that of the smallest result first. Its block grows over what reads it, one operator
-after the other, and then over what it reads. For each pair of block and operator the table of 25 cells (`classify`) has
-a verdict: green is fused, red is not, and yellow is fused where the price of the block with it is no more than those of
-both apart, which stands for the published profile. The paper has no test for cycles; here the laws have one.
+Seeds are one-to-one operators, smallest result first. A block grows over its consumers one by one, and then over its
+producers. For each pair of block and operator, the table of 25 cells (`classify`) has a verdict: green is fused, red is
+not, and yellow is fused if the price of the block with it is at most the sum of both, instead of the paper's profiling.
+The paper has no test for cycles; here legality has one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxfuse.plan.search.space import Space
 
 
 def dnnfusion(space: Space) -> Cover:
-    """Blocks grown from one-to-one seeds; what no block took stands alone."""
+    """Blocks grown from one-to-one seeds; other operators stay unfused."""
 
     @cache
     def type_of(node: int) -> MapType:
@@ -47,19 +47,19 @@ class _Block:
         self.type = type_of(seed)
 
     def forward(self, node: int) -> None:
-        """Grow over the nodes that read a node, and those that read them."""
+        """Grow over the consumers of a node, recursively."""
         for reader in self.space.readers(node):
             if self._joins(reader, behind=True):
                 self.forward(reader)
 
     def backward(self, node: int) -> None:
-        """Grow over the nodes that a node reads, and those that they read."""
+        """Grow over the producers of a node, recursively."""
         for maker in self.space.makers(node):
             if self._joins(maker, behind=False):
                 self.backward(maker)
 
     def _joins(self, node: int, *, behind: bool) -> bool:
-        """Whether a node was taken into the block, behind what is there or in front of it."""
+        """Add a node to the block, as its consumer or producer, if that is allowed; whether it was added."""
         joined = self.nodes | 1 << node
         if joined == self.nodes or self.taken >> node & 1 or not self.space.legal.allows(joined):
             return False
@@ -71,7 +71,7 @@ class _Block:
         return True
 
     def _pays(self, joined: Set, node: int) -> bool:
-        """Whether the block with a node takes no longer than both apart."""
+        """Whether the block with a node takes no longer than both separately."""
         together, block, alone = (self.space.seconds(s) for s in (joined, self.nodes, 1 << node))
         if together is None or block is None or alone is None:
             return False

@@ -1,8 +1,7 @@
-"""Fusion as NNVM-Fusion does it (2016): chains of elementwise operators, each read once.
+"""Fusion as in NNVM-Fusion (2016): chains of elementwise operators, each with a single reader.
 
-From the outputs to the inputs, a producer is merged into its consumer where both are elementwise over one shape, or
-read a single element, and the producer has one result that is used once. Nothing else joins: no reduction, no movement,
-no value that is read twice.
+From outputs to inputs, a producer is merged into its consumer if both are elementwise over the same shape (or read a
+scalar), and the producer has one result with one reader. Reductions and movement are not fused.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _strange(space: Space, node: int, reader: int) -> Decision:
 
 
 def _elementwise(space: Space, node: int) -> bool:
-    """Whether a node has one result, of whose shape all that it reads is, if it is no single element."""
+    """Whether a node has one result, and all inputs are scalars or have its shape."""
     n, types = space.scope.nodes[node], space.graph.types
     if space.kind(node).name != ELEMENTWISE or len([o for o in n.outputs if o]) != 1:
         return False

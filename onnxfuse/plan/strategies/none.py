@@ -1,4 +1,4 @@
-"""No fusion: every operator is a group."""
+"""No fusion: every operator is a group of its own."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from onnxfuse.plan.search.space import Space
 
 
 def none(space: Space) -> Cover:
-    """Every operator alone."""
+    """Every operator as a group of its own."""
     return Cover(tuple((i,) for i in space.order))

@@ -1,10 +1,10 @@
-"""Fusion by priority, as XLA's GPU compiler does it: a queue of merges by the time that each saves.
+"""Priority fusion, as in XLA's GPU compiler: a queue of merges ordered by the time that each saves.
 
-Every operator begins alone. Of all pairs of groups of which one reads the other, and of all groups with everything that
-reads them, the merge that saves most time is made, and what is near is priced anew, until none saves anything. Then
-groups that read the same value are merged in the same way (sibling fusion). A merged group may have several results.
-As there, contractions are not merged with each other (but those of an attention), and what saves no more than the error
-of prices is a tie, which is not worth a larger kernel.
+Initially every operator is a group. Candidates are pairs of a group and a reader of it, and a group with all of its
+readers; the merge that saves most time is made, and its neighbors are priced again, until none saves time. Then groups
+that read the same value are merged in the same way (sibling fusion). A merged group may have several results. As in
+XLA, contractions are not merged with each other (except those of an attention), and savings within the error of prices
+count as ties.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from onnxfuse.plan.search.space import Space
 
 
 def priority(space: Space) -> Cover:
-    """Groups merged in the order of what they save; every operator alone where there are no prices."""
+    """Groups merged in the order of savings; unfused operators if there are no prices."""
     return space.cover(merged(space, [1 << i for i in space.order]))
 
 
 def merged(space: Space, groups: list[Set], *, products: bool = False) -> list[Set]:
-    """Groups, some of which are merged as long as that saves time; on request, `products` with each other too."""
+    """Merge groups as long as that saves time; with `products`, contractions may be merged with each other."""
     for neighbours in (_joined, _beside):
         groups = _Merging(space, groups, neighbours, products=products).run()
     return groups
@@ -40,7 +40,7 @@ class _Merging:
         self.own = {i: g for g in groups for i in members(g)}
 
     def run(self) -> list[Set]:
-        """The groups when nothing saves time any more."""
+        """Merge until nothing saves time; the groups."""
         queue = [merge for g in sorted(self.groups) for merge in self._merges(g)]
         heapify(queue)
         while queue:
@@ -57,7 +57,7 @@ class _Merging:
         return sorted(self.groups, key=lambda g: g & -g)
 
     def _merges(self, group: Set, *, around: bool = False) -> Iterator[tuple[float, tuple[Set, ...]]]:
-        """Merges of a group that save time, those that save most first; with `around`, those of its makers too."""
+        """Merges of a group that save time, by descending saving; with `around`, those of its producers too."""
         makers = {self.own[i] for i in members(self.space.legal.makers(group)) if i in self.own} if around else set()
         for one in (group, *sorted(makers)):
             for parts in self.neighbours(self, one):
@@ -66,7 +66,7 @@ class _Merging:
                     yield (-saved, parts)
 
     def _saved(self, parts: tuple[Set, ...]) -> float | None:
-        """What groups save together, by the mean over all points; None where that is nothing, or not known."""
+        """The time saved by merging groups, as the mean over all points; None if it is unknown or not positive."""
         space = self.space
         heavy = [k for i in members(sum(parts)) if (k := space.kind(i).name) in (WEIGHTS, BATCHED, WINDOW)]
         if not self.products and len(heavy) > 1 and set(heavy) != {BATCHED}:
@@ -88,7 +88,7 @@ Neighbours = Callable[[_Merging, Set], Iterator[tuple[Set, ...]]]
 
 
 def _joined(m: _Merging, group: Set) -> Iterator[tuple[Set, ...]]:
-    """A group with each group that reads it, and with all of them."""
+    """A group with each of its readers, and with all of them."""
     readers = m.around(m.space.legal.readers(group))
     yield from ((group, r) for r in readers)
     if len(readers) > 1:
@@ -96,7 +96,7 @@ def _joined(m: _Merging, group: Set) -> Iterator[tuple[Set, ...]]:
 
 
 def _beside(m: _Merging, group: Set) -> Iterator[tuple[Set, ...]]:
-    """A group with each later one that reads a value which it reads."""
+    """A group with each later one that reads one of its inputs."""
     scope = m.space.scope
     values = {v for i in members(group) for v in scope.reads[i] if v not in scope.graph.constants}
     readers = set_of(i for v in values for i in scope.apart.readers.get(v, ()))

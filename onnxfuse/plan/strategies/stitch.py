@@ -1,11 +1,11 @@
-"""Fusion as FusionStitching explores it (2020): patterns from the results on, the best three of each operator.
+"""Fusion as in FusionStitching (2020): patterns explored from outputs to inputs, the best three for each operator.
 
-A pattern begins at an operator and holds patterns of those that read it. Where these are many, they are halved until
-there are two at most, all combinations of which are tried, the best three kept, and halves put together in the same way
-(PatternReduction). A pattern is as good as the time it is estimated to save: bytes that do not go through memory, and
-calls. A beam of three plans then goes from the inputs to the results; the last three are compared by their prices.
-Independent patterns over equally many rows are packed into one kernel (remote fusion). Contractions and windows stay
-alone, and so do reductions whose blocks would have to wait for each other: over columns, or over other rows.
+A pattern starts at an operator and contains patterns of its consumers. Many consumers are halved recursively until at
+most two are left, all combinations of which are tried; the best three are kept, and halves are combined in the same way
+(PatternReduction). A pattern is rated by the time it is estimated to save: memory traffic and kernel calls. Then a beam
+of three plans is built from inputs to outputs, and the final three are compared by price. Independent patterns over
+equally many rows are packed into one kernel (remote fusion). Contractions and windows stay unfused, and so do
+reductions that would need synchronization between blocks: over columns, or over other rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALL = 1e-6  # seconds of calling a kernel
 
 
 def stitch(space: Space) -> Cover:
-    """Disjoint patterns that are estimated to save most; operators without one stand alone."""
+    """Disjoint patterns that are estimated to save most; other operators stay unfused."""
     explorer = _Explorer(space)
     patterns = explorer.patterns()
     plans = _assembled(space, patterns)
@@ -58,7 +58,7 @@ class _Explorer:
         self.known: dict[Set, float | None] = {}
 
     def patterns(self) -> dict[int, Sequence[_Pattern]]:
-        """The best patterns that begin at each operator, those of what reads it before."""
+        """The best patterns that start at each operator, in reverse topological order."""
         found: dict[int, Sequence[_Pattern]] = {}
         for i in reversed(self.space.order):
             if self.space.of_memory(i):
@@ -68,7 +68,7 @@ class _Explorer:
         return found
 
     def packed(self, groups: Iterable[Set]) -> list[Set]:
-        """Patterns, those over equally many rows that do not depend on each other as one."""
+        """The patterns, with independent ones over equally many rows packed into one."""
         done: list[Set] = []
         for g in groups:
             at = next((k for k, other in enumerate(done) if self._packs(other, g, [*done, g])), None)
@@ -79,7 +79,7 @@ class _Explorer:
         return done
 
     def _reduced(self, first: Set, readers: Sequence[Sequence[_Pattern]]) -> Sequence[_Pattern]:
-        """The best patterns of an operator with patterns of those that read it (PatternReduction)."""
+        """The best patterns of an operator with patterns of its consumers (PatternReduction)."""
         if not readers:
             return ()
         if len(readers) > 2:
@@ -99,7 +99,7 @@ class _Explorer:
         return None if saves is None else _Pattern(nodes, saves)
 
     def _emitted(self, nodes: Set) -> bool:
-        """Whether a kernel can hold a pattern: no circle, and reductions that all go over the same rows."""
+        """Whether a pattern can be one kernel: it is legal, and all reductions are over the same rows."""
         if not self.space.legal.allows(nodes):
             return False
         rows = [rows_of(self.space.kind(i)) for i in members(nodes) if self.space.kind(i).name == REDUCTION]
@@ -125,7 +125,7 @@ class _Explorer:
         return size
 
     def _packs(self, one: Set, other: Set, all_of_them: list[Set]) -> bool:
-        """Whether two patterns become one kernel although neither reads the other."""
+        """Whether two independent patterns can be packed into one kernel."""
         legal, both = self.space.legal, one | other
         sizes = {max(self.space.elements(i) for i in members(g)) for g in (one, other)}
         apart = not legal.between(both) and not legal.readers(one) & other and not legal.readers(other) & one
@@ -135,7 +135,7 @@ class _Explorer:
 
 
 def _assembled(space: Space, patterns: dict[int, Sequence[_Pattern]]) -> list[_Plan]:
-    """The best plans of a beam that goes over the operators in order."""
+    """The best plans of a beam search over the operators in order."""
     beam = [_Plan()]
     for i in space.order:
         if i not in patterns:
@@ -159,7 +159,7 @@ def _priced(space: Space, plans: Sequence[_Plan]) -> bool:
 
 
 def _price(space: Space, groups: Iterable[Set]) -> float:
-    """What groups take, by the mean over all points, against a second at each."""
+    """The time of groups as the geometric mean over all points, in seconds."""
     found: list[Seconds] = [s for g in groups if (s := space.seconds(g)) is not None]
     if not found:
         return 0.0

@@ -1,1 +1,1 @@
-"""What rewrites prove before they fire: conditions of laws, ranges of values, elements as functions of places."""
+"""Proofs for rewrites: conditions of laws, value ranges, and integer tensors as functions of their positions."""

@@ -1,4 +1,4 @@
-"""Conditions of rewrite laws: named, printable, and able to say why they do not hold."""
+"""Conditions of rewrite laws, which raise Miss with the reason where they do not hold."""
 
 from __future__ import annotations
 
@@ -48,66 +48,66 @@ class Condition:
 
 
 def constant(work: Work, v: str) -> None:
-    """v is known before the model runs."""
+    """v is a constant."""
     if v not in work.constants:
-        raise Miss(f"{v} is not constant")
+        raise Miss(f"{v} is not a constant")
 
 
 def scalar(work: Work, v: str) -> None:
-    """v is a constant all of whose elements are one finite number other than 0."""
+    """v is a constant of one element, finite and not 0."""
     constant(work, v)
     value = work.number(v)
     if value is None or value == 0 or not np.isfinite(value):
-        raise Miss(f"{v} is not one finite number other than 0")
+        raise Miss(f"the constant {v} is not finite and other than 0")
     if work.constants[v].size != 1:
         raise Miss(f"{v} has more than one element")
 
 
 def variable(work: Work, v: str) -> None:
-    """v is known only when the model runs."""
+    """v is not a constant."""
     if v in work.constants:
-        raise Miss(f"{v} is constant")
+        raise Miss(f"{v} is a constant")
 
 
 def floating(work: Work, v: str) -> None:
-    """v holds real numbers."""
+    """v is a floating-point tensor."""
     if not work.type(v).dtype.floating:
-        raise Miss(f"{v} is of type {work.type(v).dtype}")
+        raise Miss(f"{v} has type {work.type(v).dtype}, not a floating-point one")
 
 
 def same_shape(work: Work, *values: str) -> None:
-    """The values have one shape."""
+    """The values have equal shapes."""
     for v in values[1:]:
         if work.type(v).shape != work.type(values[0]).shape:
-            raise Miss(f"{values[0]} is {work.type(values[0])!r}, {v} is {work.type(v)!r}")
+            raise Miss(f"the shapes of {values[0]} ({work.type(values[0])!r}) and {v} ({work.type(v)!r}) differ")
 
 
 def unshared(work: Work, v: str) -> None:
-    """Only one node reads v, or v is small: a changed copy costs no memory."""
+    """v has one reader, or is small, so that a changed copy of it costs no memory."""
     if not work.single_use(v) and work.constants[v].size > SMALL:
-        raise Miss(f"{v} is also used elsewhere")
+        raise Miss(f"the constant {v} is large and has other readers")
 
 
 def axes_alike(work: Work, v: str) -> None:
-    """In this opset all reductions spell their axes alike (they changed with 13 for sums and 18 for the others)."""
+    """All reductions of the opset take their axes alike (an input since opset 13 for sums, since 18 for others)."""
     if 13 <= work.opset < 18:
-        raise Miss(f"in opset {work.opset} some reductions take axes as an attribute, others as an input")
+        raise Miss(f"in opset {work.opset}, some reductions take axes as an attribute and others as an input")
 
 
 def bounded(work: Work, *values: str) -> None:
-    """Nothing on either side of the law is NaN, infinite or so large or small that a product of two might be."""
+    """No value on either side is NaN, infinite, or so large or small that products of two might overflow."""
     for v in values:
         moderate(Ranges(work, far=True), v, work.type(v).dtype)
 
 
 def moderate(ranges: Ranges, v: str, dtype: DType, *, divides: bool = False) -> None:
-    """Raise Miss where a value may be NaN or above the root of the largest number; `divides`: or below its inverse."""
+    """Raise Miss where a value may be NaN or above LARGEST_FACTOR; with `divides`, also below its inverse."""
     if not dtype.floating:
-        raise Miss(f"{v} is of type {dtype}")
+        raise Miss(f"{v} has type {dtype}, not a floating-point one")
     limit = LARGEST_FACTOR[dtype.name]
     found = ranges.of(v)
     if found.nan or found.most > limit or (divides and found.least < 1 / limit):
-        raise Miss(f"the range of {v} is {found}")
+        raise Miss(f"{v} is not proven to be moderate: its range is {found}")
 
 
 # A number of the type whose square, and the inverse of whose square, are normal numbers.
@@ -115,76 +115,76 @@ LARGEST_FACTOR = {"float16": 2.0**7, "bfloat16": 2.0**62, "float32": 2.0**62, "f
 
 
 def nonnegative(work: Work, v: str) -> None:
-    """No element of v is below 0 (NaN may be)."""
+    """v >= 0, or NaN."""
     if Ranges(work).of(v).low < 0:
-        raise Miss(f"{v} may be negative")
+        raise Miss(f"{v} is not proven to be nonnegative")
 
 
 def unsigned(work: Work, v: str) -> None:
-    """No element of v is below 0, or -0 (NaN may be)."""
+    """v > 0 or +0, or NaN."""
     nonnegative(work, v)
     found = Ranges(work).of(v)
     if found.minus and found.zero:
-        raise Miss(f"{v} may be -0")
+        raise Miss(f"{v} is not proven to differ from -0")
 
 
 def at_least(work: Work, v: str, bound: str) -> None:
-    """No element of v is below one of the other value, which is never NaN."""
+    """v >= every element of the other value, which is never NaN."""
     least, most = Ranges(work).of(v), Ranges(work).of(bound)
     if most.nan or least.low < most.high:
-        raise Miss(f"{v} may be below {bound}")
+        raise Miss(f"{v} is not proven to be at least {bound}")
 
 
 def at_most(work: Work, v: str, bound: str) -> None:
-    """No element of v is above one of the other value, which is never NaN."""
+    """v <= every element of the other value, which is never NaN."""
     most, least = Ranges(work).of(v), Ranges(work).of(bound)
     if least.nan or most.high > least.low:
-        raise Miss(f"{v} may be above {bound}")
+        raise Miss(f"{v} is not proven to be at most {bound}")
 
 
-def whole(work: Work, v: str) -> None:
-    """No element of v has a fraction (NaN may be)."""
+def integral(work: Work, v: str) -> None:
+    """The elements of v are integers, infinite or NaN."""
     if not Ranges(work).of(v).whole:
-        raise Miss(f"{v} may have fractions")
+        raise Miss(f"{v} is not proven to be integral")
 
 
-def holds(work: Work, v: str) -> None:
+def always_true(work: Work, v: str) -> None:
     """Every element of v is true."""
     if Ranges(work, far=True).of(v).low <= 0:
-        raise Miss(f"{v} may be false")
+        raise Miss(f"{v} is not proven to be true everywhere")
 
 
-def fails(work: Work, v: str) -> None:
+def always_false(work: Work, v: str) -> None:
     """Every element of v is false."""
     if Ranges(work, far=True).of(v).high > 0:
-        raise Miss(f"{v} may be true")
+        raise Miss(f"{v} is not proven to be false everywhere")
 
 
-def uncoded(work: Work, v: str) -> None:
-    """v is not decoded from integer codes: the runtime's own kernels of codes are chosen by what stands around them."""
+def not_dequantized(work: Work, v: str) -> None:
+    """v is not dequantized: the runtime chooses its quantized kernels by the operators around them."""
     maker = work.node(v)
     if maker is not None and (row := ROWS.find(maker, work.opset)) is not None and row.codes:
-        raise Miss(f"{v} is decoded")
+        raise Miss(f"{v} is dequantized, and the runtime may fuse that into a quantized operator")
 
 
-def enlarges(work: Work, v: str) -> None:
-    """v is one number of magnitude 1 or more: what it is multiplied with later leaves no range before."""
+def magnitude_at_least_one(work: Work, v: str) -> None:
+    """v is a constant scalar with |v| >= 1, so that multiplying later does not overflow earlier."""
     scalar(work, v)
     if abs(work.number(v) or 0) < 1:
-        raise Miss(f"{v} is a fraction")
+        raise Miss(f"the magnitude of {v} is below 1")
 
 
 def one_sided(work: Work, *values: str) -> None:
-    """The values are all 2 or more, or all 1/2 or less: their logarithms have one sign and are not small."""
+    """All values are >= 2, or all are <= 1/2: their logarithms have the same sign and are not small."""
     found = [Ranges(work, far=True).of(v) for v in values]
     if not all(r.low >= 2 for r in found) and not all(r.high <= 0.5 for r in found):
-        raise Miss(f"logarithms of {' and '.join(values)} may cancel, or be small")
+        raise Miss(f"the logarithms of {' and '.join(values)} are not proven to have one sign and not to be small")
 
 
 CONDITIONS: dict[str, Check] = {
     c.__name__: c
     for c in (
         *(constant, scalar, variable, floating, same_shape, unshared, axes_alike, bounded, nonnegative, unsigned),
-        *(at_least, at_most, whole, holds, fails, uncoded, enlarges, one_sided),
+        *(at_least, at_most, integral, always_true, always_false, not_dequantized, magnitude_at_least_one, one_sided),
     )
 }

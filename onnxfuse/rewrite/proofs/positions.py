@@ -1,6 +1,6 @@
-"""Integer tensors whose elements are functions of their position: iotas, ranges, and what moves and compares them.
+"""Integer tensors whose elements are affine functions of their positions (iota, Range), also after data movement.
 
-Exporters write masks and position ids with them: indices of a gather that gathers everything, tests that always hold.
+Exporters build masks and position ids of them: Gathers with iota indices, comparisons that are always true.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Scalar
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 
-_DEEPEST = 16  # nodes between a value and where its elements come from
-_LARGEST = 64 * SMALL  # elements of a constant that is looked into
+_DEEPEST = 16  # most nodes that are followed from a value to its source
+_LARGEST = 64 * SMALL  # largest constant, in elements, that is tested for being affine
 FARTHEST = 1 << 40  # largest coefficient of a position
 # Comparison operators as (i, j, n): true where operand i is at least operand j plus n.
 _COMPARISONS = {"GreaterOrEqual": (0, 1, 0), "Greater": (0, 1, 1), "LessOrEqual": (1, 0, 0), "Less": (1, 0, 1)}
@@ -22,7 +22,7 @@ Place = tuple[Index, ...]
 
 
 def element(work: Work, source: str, at: Place, depth: int = _DEEPEST) -> Index | None:
-    """Element `at` of an integer tensor, where it follows from its place; None where it does not."""
+    """Element `at` of an integer tensor as a function of its position; None if it is not one."""
     constant = work.constants.get(source)
     if constant is not None:
         small = constant.dtype.kind == "i" and 0 < constant.size <= _LARGEST
@@ -63,7 +63,7 @@ def _outside(place: Index, extent: Index) -> bool:
 
 
 def _fitted(array: Array, at: Place) -> Index | None:
-    """The element as a sum of multiples of its place, when all elements of the array are."""
+    """The element as an affine function of its position, if all elements of the array are one; or None."""
     last = at[-1].constant if at else None
     if last is not None and 0 <= last < array.shape[-1]:
         return _fitted(array[..., last], at[:-1])
@@ -83,7 +83,7 @@ def _fitted(array: Array, at: Place) -> Index | None:
 
 
 def located(work: Work, index: Place) -> Place:
-    """An index with every loaded part that follows from its place spelled out."""
+    """An index whose loads from affine integer tensors are replaced by their formulas."""
 
     def spelled(atom: Atom) -> Index | None:
         if not isinstance(atom, Loaded):

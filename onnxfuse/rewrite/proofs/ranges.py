@@ -1,4 +1,4 @@
-"""Which numbers the values of a graph can be, as far as constants and operators tell; whatever the inputs are."""
+"""Value range analysis of a graph, for arbitrary inputs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
 
-NEAR = 64 * SMALL  # elements of a constant that is looked into for the sign of what is made of it
-FAR = 1 << 27  # elements of all constants that are looked into where a proof takes all of the graph
+NEAR = 64 * SMALL  # largest constant, in elements, that is read by default
+FAR = 1 << 27  # total number of elements of constants that are read with `far`
 
 
 class Ranges:
-    """Ranges of the values of a graph that is rewritten, each found once; those of a draft's new nodes never kept.
+    """Ranges of the values of a graph, computed on demand and cached; those of a draft's new nodes are not cached.
 
-    `far`: weights are looked into as well. Rewrites keep what a value is, so what was found of it stays true.
+    `far`: large constants are read as well. Rewrites do not change values, so cached ranges stay valid.
     """
 
     def __init__(self, work: Work, draft: Draft | None = None, *, far: bool = False) -> None:
@@ -59,7 +59,7 @@ class Ranges:
         return any(d.name == s for d in made)
 
     def _made(self, v: str) -> Definitions:
-        """What makes a value, as a whole; nothing for inputs and constants."""
+        """The definitions of the node that makes a value; () for inputs and constants."""
         if v in self.new:
             return tuple(self.new.values())
         at = self.work.maker.get(v)

@@ -53,7 +53,7 @@ class Attention:
         return frozenset(x.source for part in parts for x in loads(part) if x.index)
 
     @property
-    def held(self) -> DType:
+    def dtype(self) -> DType:
         """The storage dtype that queries, keys and values have in common; float32, that of the sums, if they differ."""
         types = {x.dtype for part in (self.query, self.key, self.value) for x in loads(part) if x.index}
         return next(iter(types)) if len(types) == 1 else F32

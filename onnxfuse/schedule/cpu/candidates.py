@@ -40,7 +40,7 @@ class ScheduleCandidate:
 class CostRanking:
     """Predicts the times of phases as parts of a kernel, and ranks candidates by them.
 
-    `weights` are values that are read once per run of the model; `round_bytes` is the size of all of them, which
+    `weights` are values that are read once per run of the model; `run_weight_bytes` is the size of all of them, which
     decides the cache level they come from.
     """
 
@@ -48,7 +48,7 @@ class CostRanking:
     symbols: tuple[Symbol, ...]
     target: Cpu
     weights: Container[str]
-    round_bytes: float
+    run_weight_bytes: float
 
     def best(
         self, candidates: Sequence[ScheduleCandidate], scratch: Sequence[Buffer], rows: Sequence[Index]
@@ -123,7 +123,7 @@ class CostRanking:
 
         AssertionError where a symbol has no value: a candidate without a price would lose in silence.
         """
-        found = cost_of(kernel, machine, self.weights, self.round_bytes, values)
+        found = cost_of(kernel, machine, self.weights, self.run_weight_bytes, values)
         assert found is not None, f"schedule: no size is assumed for a symbol: {candidate.name or 'kernel'}"
         return found.seconds
 

@@ -16,7 +16,7 @@ from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.analysis.hidden import hidden_below
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 
@@ -37,7 +37,7 @@ class _Keys:
 
 
 def skip_hidden_keys(
-    t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str], width: int
+    t: AlignedJobs, frame: Frame, inside: tuple[Stmt, ...], kept: set[str], width: int
 ) -> tuple[Stmt, ...]:
     """The statements of one window of rows with loops over keys that end at the last key any of its rows attends to.
 

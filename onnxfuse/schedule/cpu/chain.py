@@ -27,7 +27,7 @@ from onnxfuse.schedule.cpu.tiles import (
     right_offset,
     tile_window,
 )
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, work_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Cpu
@@ -37,7 +37,7 @@ LEAST = 8  # rows of a tile, at least, for that
 PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 
 
-def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
+def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """The phase of contractions over the same rows, whose number is known. `kept` are values that later phases read."""
     rows = product([a.extent for a in t.rows])
     products = [j for j in t.jobs if j.tiled is not None]
@@ -101,13 +101,13 @@ def _segments(job: Job) -> int:
     return product([s.extent for s in job.tiled.segments]).constant or 1
 
 
-def _pitch(job: Job, t: Together) -> int:
+def _pitch(job: Job, t: AlignedJobs) -> int:
     """Row pitch of a value in a buffer, in elements."""
     size = product([a.extent for a in inner_axes(job.nest, t)]).constant or 1
     return size + 16 if size % PAGE == 0 else size
 
 
-def _reused_buffers(inside: list[Job], t: Together) -> dict[str, str]:
+def _reused_buffers(inside: list[Job], t: AlignedJobs) -> dict[str, str]:
     """Buffers of values; a buffer is reused once the last reader of its value is done."""
     at = {j.nest.name: k for k, j in enumerate(t.jobs)}
     last = {name: max(k for k, j in enumerate(t.jobs) if name in _read(j)) for name in (j.nest.name for j in inside)}
@@ -123,7 +123,7 @@ def _read(job: Job) -> set[str]:
     return {x.source for x in job.reads}
 
 
-def _place(job: Job, t: Together, buffer: str, begin: Axis) -> Place:
+def _place(job: Job, t: AlignedJobs, buffer: str, begin: Axis) -> Place:
     """A value in a buffer that holds the rows of one block, from row `begin` on."""
     nest, pitch = job.nest, _pitch(job, t)
     inner = inner_axes(nest, t)
@@ -175,7 +175,7 @@ def _stage(
     )
 
 
-def _prologue(job: Job, t: Together, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
+def _prologue(job: Job, t: AlignedJobs, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
     """A value of the rows of a block of tiles, before a contraction reads it."""
     assert frame.row is not None
     count, t0, t1 = tiles
@@ -186,7 +186,7 @@ def _prologue(job: Job, t: Together, frame: Frame, tiles: tuple[Index, Axis, Axi
     return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *made)),)
 
 
-def _work(t: Together, rows: Index) -> Index:
+def _work(t: AlignedJobs, rows: Index) -> Index:
     """Serial picoseconds."""
     total = work_of(replace(t, jobs=tuple(j for j in t.jobs if j.tiled is None)))
     for job in t.jobs:

@@ -14,7 +14,7 @@ from onnxfuse.schedule.cpu.candidates import FEW, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.cpu.winograd import Division, Windows, windows_of, winograd_phase
-from onnxfuse.schedule.nests.align import Together, partition, together
+from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
@@ -38,7 +38,7 @@ class Algorithms:
     places: dict[str, Place]
     winograd: bool
 
-    def faster(self, t: Together, direct: ScheduleCandidate) -> ScheduleCandidate | None:
+    def faster(self, t: AlignedJobs, direct: ScheduleCandidate) -> ScheduleCandidate | None:
         """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None."""
         (job,) = t.jobs
         windows = windows_of(job.tiled, self.places) if job.tiled is not None and self.winograd else None
@@ -69,10 +69,12 @@ class Algorithms:
         images = {s for a in t.rows for s in symbols_of(a.extent)} - inside
         return self.ranking.nonempty_sizes({s.name: 1 if s in images else LINE for s in self.ranking.symbols})
 
-    def separate(self, t: Together, direct: Callable[[Together], tuple[ScheduleCandidate, object]]) -> list[Together]:
+    def separate(
+        self, t: AlignedJobs, direct: Callable[[AlignedJobs], tuple[ScheduleCandidate, object]]
+    ) -> list[AlignedJobs]:
         """A chain of contractions, split at those that are faster in a phase of their own."""
         for at, job in enumerate(t.jobs if self.winograd else ()):
-            alone = together([job])
+            alone = align([job])
             if alone is not None and self.faster(alone, direct(alone)[0]):
                 return [*partition(t.jobs[:at], self.places), alone, *partition(t.jobs[at + 1 :], self.places)]
         return [t]

@@ -13,7 +13,7 @@ from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
 from onnxfuse.schedule.cpu.windows import unroll_and_jam
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.nest import (
     RECORDS,
@@ -39,7 +39,7 @@ MASKED = 6  # vectors of a line below which masks are faster than loops of their
 LANE = 700  # picoseconds of an element that is loaded or stored as a scalar
 
 
-def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
+def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """The phase of jobs over the same axes: axes are fused where all accesses allow it, the best one is vectorised."""
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
@@ -156,7 +156,7 @@ def _long(axis: Axis) -> bool:
     return (axis.extent.constant or 0) >= LONG
 
 
-def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
+def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
     """The stores: outputs and values that later phases read. Other values become variables, one element each."""
     made: dict[str, Scalar] = {}
     goals: list[Goal] = []
@@ -219,7 +219,7 @@ def _in_masks(goal: Goal, axis: Axis) -> bool:
 
 
 def _window_phase(
-    t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
+    t: AlignedJobs, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
 ) -> Phase:
     """The phase of unroll-and-jam window loops, for each of the flattened remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())

@@ -29,7 +29,7 @@ from onnxfuse.schedule.cpu.tiles import (
     right_offset,
     tile_window,
 )
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
@@ -203,7 +203,7 @@ def tile_heights(t: Tiled, offset: Index, target: Cpu) -> tuple[int, ...]:
 
 
 def gemm_candidates(
-    t: Together, places: dict[str, Place], target: Cpu, *, every: bool = False
+    t: AlignedJobs, places: dict[str, Place], target: Cpu, *, every: bool = False
 ) -> tuple[ScheduleCandidate, ...]:
     """The schedule candidates of one contraction; with `every` those for tuning too."""
     job = t.jobs[0]

@@ -30,7 +30,7 @@ from onnxfuse.schedule.cpu.tiles import (
     right_offset,
     tile_window,
 )
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
@@ -41,7 +41,7 @@ from onnxfuse.target import Cpu
 
 
 def row_phase(
-    t: Together,
+    t: AlignedJobs,
     places: dict[str, Place],
     kept: set[str],
     large: Container[str],
@@ -85,7 +85,7 @@ def row_phase(
 SHORT = 1024  # elements of a row, at most, for horizontal reductions of several rows
 
 
-def short_rows(t: Together, target: Cpu) -> bool:
+def short_rows(t: AlignedJobs, target: Cpu) -> bool:
     """Whether rows are so short and so many that horizontal reductions would cost more than the accumulation."""
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     lengths = [product([r.extent for r in n.ranges]).constant for n in reduces]
@@ -94,7 +94,7 @@ def short_rows(t: Together, target: Cpu) -> bool:
     return bool(lengths) and all(n is not None and n <= SHORT for n in lengths) and enough and bool(t.rows)
 
 
-def _window_rows(t: Together, target: Cpu) -> int:
+def _window_rows(t: AlignedJobs, target: Cpu) -> int:
     """Rows of a window: those of a register tile, or the lanes of a vector."""
     return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
 
@@ -127,7 +127,7 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
 
 
 def _row_loops(
-    t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
+    t: AlignedJobs, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """The loop over rows, or over tiles of rows, restricted to those of one task."""
     if not t.rows:
@@ -141,7 +141,7 @@ def _row_loops(
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
 
 
-def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+def _stages(t: AlignedJobs, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
     """Statements before the loop over rows (right sides) and inside of it, in order of the jobs."""
     before: list[Stmt] = []
     inside: list[Stmt] = []
@@ -186,14 +186,14 @@ def in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batc
     return stmts
 
 
-def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
+def _nest_stage(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt, ...]:
     if job.right_side and (packed := _transposed_right_side(job, t, frame)) is not None:
         return packed
     goal = goal_of(job, frame, flat_in(job.nest.value, frame))
     return in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
 
 
-def _transposed_right_side(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
+def _transposed_right_side(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt, ...] | None:
     """A right side whose source is contiguous along k: panels are packed by transposition, as rows of tiles are."""
     inner = inner_axes(job.nest, t)
     load = as_stored(flat_in(job.nest.value, frame))
@@ -223,7 +223,7 @@ def _transposed_right_side(job: Job, t: Together, frame: Frame) -> tuple[Stmt, .
     return (Loop(panel, ZERO, panel.extent, "serial", (*bind, pack)),)
 
 
-def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
+def _merged(job: Job, follower: Job, t: AlignedJobs, frame: Frame, kept: set[str]) -> Goal | None:
     """A value and the row reduction that reads each of its elements once, as one loop that stores the value too."""
     inner = inner_axes(job.nest, t)
     if (

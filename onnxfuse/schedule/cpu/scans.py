@@ -13,7 +13,7 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.lower.scans import Scan
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.nest import Goal, Level, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.nests.writer import written
@@ -72,7 +72,7 @@ class _Lines:
         return written([goal], [*over, Level(axis, "serial", begin, end), *self.vectors], "e")
 
 
-def scan_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
+def scan_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phase:
     """The phase of a scan: rows, and vectors of long lines, are divided among tasks; the scanned axis is not."""
     (job,) = t.jobs
     scan = job.scan

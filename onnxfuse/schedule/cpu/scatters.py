@@ -18,7 +18,7 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import FromIndex, Load
 from onnxfuse.lower.scatters import Scatter
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import work_of
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.nests.writer import written
@@ -28,7 +28,7 @@ Goals = tuple[Goal, Goal]
 LANDING = 2000  # picoseconds of an update: an index lookup, and a load from a random address
 
 
-def scatter_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
+def scatter_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phase:
     """The phase of a scatter: rows of the result, and vectors of contiguous elements, are divided among tasks."""
     (job,) = t.jobs
     s = job.scatter

@@ -29,7 +29,7 @@ from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
-from onnxfuse.schedule.nests.align import Together, chained, partition, with_prologue
+from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
 from onnxfuse.schedule.passes.legalize import legalize
@@ -51,7 +51,7 @@ def schedule(
     constants: Container[str],
     target: Cpu,
     half: DType | None = None,
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     best: Best = CostRanking.best,
     *,
     winograd: bool = False,
@@ -63,10 +63,10 @@ def schedule(
 
     With `half`, float32 weights of contractions are stored in that dtype if there are tiles for it. `best` ranks the
     schedule candidates of a contraction; the default takes the least predicted time, with weights that are read once
-    per run of the model, `round_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions, `exchange`
-    a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and after each
-    pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the kernel lists
-    all candidates, those for tuning included.
+    per run of the model, `run_weight_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions,
+    `exchange` a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and
+    after each pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the
+    kernel lists all candidates, those for tuning included.
     """
     best = AsMeasured(measured) if measured is not None else best
     group = sized(lowered, layouts)
@@ -81,7 +81,7 @@ def schedule(
         weights,
         target,
         half,
-        round_bytes,
+        run_weight_bytes,
         best,
         check,
         winograd=winograd,
@@ -105,7 +105,7 @@ def _scheduled(
     weights: frozenset[str],
     target: Cpu,
     half: DType | None,
-    round_bytes: float,
+    run_weight_bytes: float,
     best: Best,
     check: Check,
     *,
@@ -120,7 +120,7 @@ def _scheduled(
         return bounded
     definitions, requires = bounded
     c = replace(c, definitions=definitions)
-    settings = (weights, target, round_bytes, best)
+    settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
     prepared = prepare(c, weights, target, half)
@@ -133,14 +133,14 @@ def _scheduled(
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
-    taken = CostRanking(kernels[0], c.symbols, target, weights, round_bytes).best_kernel(kernels)
+    taken = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes).best_kernel(kernels)
     if check is not unchecked:
         (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
         through(PASSES, nest, target, check)
     return taken
 
 
-def prologued(part: Together) -> bool:
+def prologued(part: AlignedJobs) -> bool:
     """Whether a phase makes rows and multiplies them by weights."""
     return part.jobs[0].tiled is None and with_prologue(part.jobs)
 
@@ -154,7 +154,7 @@ def _nests(
     prepared: Prepared,
     weights: frozenset[str],
     target: Cpu,
-    round_bytes: float,
+    run_weight_bytes: float,
     best: Best,
     *,
     winograd: bool,
@@ -168,7 +168,7 @@ def _nests(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
     )
-    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, run_weight_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
@@ -178,7 +178,7 @@ def _nests(
     algorithms = Algorithms(ranking, values, prepared.places, winograd)
 
     def direct(
-        part: Together, other_scratch: Sequence[Buffer] = values
+        part: AlignedJobs, other_scratch: Sequence[Buffer] = values
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
         candidates = gemm_candidates(part, prepared.places, target, every=isinstance(best, AsMeasured))
         return best(ranking, candidates, other_scratch, [a.extent for a in part.rows])
@@ -212,7 +212,7 @@ def _nests(
     return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
 
 
-def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
+def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
     """Allocates scratch for the values of a phase that later phases read; returns their names."""
     read = {read.source for t in later for j in t.jobs for read in j.reads}
     read |= {name for t in later for j in t.jobs for name in j.looks_up}

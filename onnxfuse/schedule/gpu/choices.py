@@ -16,7 +16,7 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.division import BLOCK, SEVERAL, Division
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Gpu
 
@@ -29,7 +29,7 @@ MANY = 16  # accesses to rows that are too long for that, and still are kept in 
 LONG_BLOCK = 512  # threads at a long row that is not kept
 
 
-def divisions(t: Together, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[Division]:
+def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[Division]:
     """Divisions of the rows of a phase, whose elements have `least` bytes or more; the last one fits everything.
 
     Rows that lie side by side have a thread each where they fill the GPU so. Else threads of a row read with strides:
@@ -77,7 +77,7 @@ def _teams(longest: int, width: int) -> Iterator[int]:
             yield threads
 
 
-def _side_by_side(t: Together, places: Mapping[str, Place]) -> bool:
+def _side_by_side(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
     """Whether it is rows that lie side by side in memory, and not the elements of each."""
     inner = within = 0
     for job in t.jobs:

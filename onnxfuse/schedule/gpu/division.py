@@ -73,7 +73,7 @@ def columns(d: Division, total: Index) -> Columns:
     if d.team == "thread":
         c = Axis("c", total)
         kept = d.kept and count is not None and 0 < count <= SERIAL
-        return Columns(total, Index.of(c), (Level(c, "unroll" if kept else "serial"),), (), *_held(c, count, kept))
+        return Columns(total, Index.of(c), (Level(c, "unroll" if kept else "serial"),), (), *_registers(c, count, kept))
     kind: Literal["lane", "thread"] = "lane" if d.team == "warp" else "thread"
     if not d.kept or count is None:
         c = Axis("c", floor_div(total, Index.of(d.width)))
@@ -90,7 +90,7 @@ def columns(d: Division, total: Index) -> Columns:
     return Columns(total, position, loops, guards, register, turns * d.width)
 
 
-def _held(c: Axis, count: int | None, kept: bool) -> tuple[Index | None, int]:
+def _registers(c: Axis, count: int | None, kept: bool) -> tuple[Index | None, int]:
     return (Index.of(c), count or 0) if kept else (None, 0)
 
 

@@ -12,13 +12,13 @@ from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, fused_axes, indices_to_fuse, order_of
 from onnxfuse.target import Gpu
 
 
-def flat_phase(t: Together, width: int, places: Mapping[str, Place], target: Gpu) -> Phase | None:
+def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: Gpu) -> Phase | None:
     """Jobs that run over the same axes, `width` elements of the last one at a time; None where that is no multiple."""
     last = t.jobs[-1]
     order = tuple(order_of(t.shared, _offset(last, places)))

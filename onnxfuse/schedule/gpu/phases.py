@@ -14,7 +14,7 @@ from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.nests.align import Together, together
+from onnxfuse.schedule.nests.align import AlignedJobs, align
 from onnxfuse.schedule.nests.jobs import Job
 
 FEW = 8  # rows that are too few for any GPU, where they are long
@@ -62,12 +62,12 @@ def _each_once(index: Sequence[Index]) -> bool:
     return plain and len(set(axes)) == len(axes)
 
 
-def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) -> list[Together]:
+def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) -> list[AlignedJobs]:
     """Phases in order: values joined to the phase before them as long as their rows are the same.
 
     Those `apart` are joined to each other alone. Fewer than `few` rows that are long stay as they are.
     """
-    phases: list[Together] = []
+    phases: list[AlignedJobs] = []
     current: list[Job] = []
     for job in jobs:
         beside = not current or (current[-1].nest.name in apart) == (job.nest.name in apart)
@@ -79,20 +79,20 @@ def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) 
     return [*phases, *_closed(current, few)]
 
 
-def _closed(jobs: Sequence[Job], few: int) -> list[Together]:
+def _closed(jobs: Sequence[Job], few: int) -> list[AlignedJobs]:
     found = _joined(jobs, few) if jobs else None
     assert found is not None or not jobs, "schedule: a value is in no phase"
     return [found] if found is not None else []
 
 
-def _joined(jobs: Sequence[Job], few: int) -> Together | None:
+def _joined(jobs: Sequence[Job], few: int) -> AlignedJobs | None:
     """The jobs under common axes; those of little work as one row, where they have none in common."""
-    found = together(jobs)
+    found = align(jobs)
     size = max(_size(j) for j in jobs)
     if found is None:
         looked_up = {name for j in jobs for name in j.looks_up}
         alone = size <= LONG and not looked_up & {j.nest.name for j in jobs}
-        return Together(tuple(jobs), (), ()) if alone and any(map(reduces, jobs)) else None
+        return AlignedJobs(tuple(jobs), (), ()) if alone and any(map(reduces, jobs)) else None
     rows = product([a.extent for a in found.shared]).constant
     if len(jobs) > 1 and rows is not None and rows < few and size // max(rows, 1) > LONG:
         return None

@@ -127,8 +127,8 @@ class ProductBlock(ABC):
         """The buffers in shared memory."""
         t, place = self.p.tile, 0
         sizes = {
-            LEFT: (t.held, t.stages * t.left),
-            RIGHT: (t.held, t.stages * t.right(deep=self.deep)),
+            LEFT: (t.dtype, t.stages * t.left),
+            RIGHT: (t.dtype, t.stages * t.right(deep=self.deep)),
             MADE: (F32, t.rows * t.made_pitch),
         }
         sizes |= {in_block(n.name): (F32, t.rows) for n in self.p.numbers}
@@ -149,17 +149,17 @@ class ProductBlock(ABC):
         first = (number_of(split_of(t)) * self.steps + step) * t.depth
         sides = (
             ("l", p.left, Matrix(
-                LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.held, t.depth, first,
+                LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.dtype, t.depth, first,
                 stage * t.left, any_rows=True)),
             ("r", p.right, Matrix(
-                RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.held, t.depth, first,
+                RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.dtype, t.depth, first,
                 stage * t.right(deep=True), any_rows=True) if self.deep else Matrix(
-                RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.held, t.columns, self.first_column,
+                RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.dtype, t.columns, self.first_column,
                 stage * t.right(deep=False), any_columns=True)),
         )  # fmt: skip
         for side, x, m in sides:
             found = copied(f"{side}{name}", m, x, self.places) if ahead else None
-            yield found if found is not None else staged(f"{side}{name}", m, x, self.places, t.threads)
+            yield found if found is not None else staged(f"{side}{name}", m, x, self.places)
 
     def one_by_one(self) -> tuple[Stmt, ...]:
         """A step after the other."""

@@ -69,10 +69,10 @@ class ProductByCores(ProductBlock):
 
         fragments = elements("a", c.left, lambda m, d, r: (
             Store("left", read + r,
-                  at(LEFT, left + (row + Index.of(i) * c.m + m) * self.left_pitch + step + d, t.held)),
+                  at(LEFT, left + (row + Index.of(i) * c.m + m) * self.left_pitch + step + d, t.dtype)),
         ), "vector")  # fmt: skip
         beside = elements("b", c.right, lambda d, n, r: (
-            Store("right", r, at(RIGHT, of_right(d, n), t.held)),), "vector" if self.deep else "unroll")  # fmt: skip
+            Store("right", r, at(RIGHT, of_right(d, n), t.dtype)),), "vector" if self.deep else "unroll")  # fmt: skip
         sums = (Index.of(again) * self.wide + j) * c.sums.registers
         product = Mma(c, "sums", sums, "left", Index.of(again) * c.left.registers, "right", ZERO)
         inside = (loop(i, "unroll", fragments), loop(j, "unroll", beside, loop(again, "unroll", product)))

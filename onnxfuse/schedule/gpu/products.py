@@ -161,10 +161,10 @@ def _divided(
         return None
     left, lifted = _lifted(_by_reciprocals(left, numbers), numbers, c.rows)
     numbers |= lifted
-    held = _held(c.left, c.right)
-    left, right = _bare(left, held), _bare(c.right, held)
+    operand_type = _operand_type(c.left, c.right)
+    left, right = _bare(left, operand_type), _bare(c.right, operand_type)
     deep = _deep(right, c)
-    sizes = Sizes(batch or 0, rows or 0, columns, depth, held, deep, len(numbers))
+    sizes = Sizes(batch or 0, rows or 0, columns, depth, operand_type, deep, len(numbers))
     tile = next(iter(tiles_of(sizes, target)), None)
     if tile is None:
         return None
@@ -268,21 +268,21 @@ def _row_of(n: Load, before: Mapping[str, Definition]) -> Index:
     return flatten(n.index, before[n.source].shape)
 
 
-def _held(left: Scalar, right: Scalar) -> DType:
+def _operand_type(left: Scalar, right: Scalar) -> DType:
     """The type that both sides have before they are widened, where tensor cores multiply it; else that of the sums."""
     types = {x.args[0].dtype for x in (left, right) if _widened(x) and isinstance(x, Apply)}
     widened = _widened(left) and _widened(right)
-    held = next((c.left.dtype for c in TENSOR_CORES if {c.left.dtype} == types), None)
-    return held if widened and held is not None else F32
+    operand_type = next((c.left.dtype for c in TENSOR_CORES if {c.left.dtype} == types), None)
+    return operand_type if widened and operand_type is not None else F32
 
 
 def _widened(x: Scalar) -> bool:
     return isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 and x.args[0].dtype.floating
 
 
-def _bare(x: Scalar, held: DType) -> Scalar:
-    """A side as it is held."""
-    return x.args[0] if held != F32 and isinstance(x, Apply) else cast(x, held)
+def _bare(x: Scalar, operand_type: DType) -> Scalar:
+    """A side in its operand type."""
+    return x.args[0] if operand_type != F32 and isinstance(x, Apply) else cast(x, operand_type)
 
 
 def _deep(right: Scalar, c: Contraction) -> bool:

@@ -21,7 +21,7 @@ from onnxfuse.schedule.analysis.memory import Place, dense
 from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over_rows
 from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.target import Gpu, block_shared
 
 REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
@@ -37,32 +37,32 @@ class Phased:
     scratch: tuple[Buffer, ...]
 
 
-def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
+def row_phase(t: AlignedJobs, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
     """The phase in a division; None where registers do not suffice for it."""
     row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
     steps, values = steps_of(t, d, digits)
-    held = _Held(d, places, digits, block_shared(target) - LEFT)
+    storage = _Storage(d, places, digits, block_shared(target) - LEFT)
     for number, step in enumerate(steps):
         if step.name in values and step.columns is not None:
-            held.hold(values[step.name], steps[number + 1 :], kept)
-    held.load_once(steps, values)
-    if sum((b.size.constant or 0) * max(b.dtype.bits, 32) for b in held.registers) > REGISTERS * 32:
+            storage.hold(values[step.name], steps[number + 1 :], kept)
+    storage.load_once(steps, values)
+    if sum((b.size.constant or 0) * max(b.dtype.bits, 32) for b in storage.registers) > REGISTERS * 32:
         return None
-    body = _Body(d, values, held, kept)
+    body = _Body(d, values, storage, kept)
     for step in steps:
         body.step(step)
-    if held.shared:
+    if storage.shared:
         body.writer.at[0].append(Sync("block"))
     phase = Phase(
-        (), ONE, (*held.registers, *held.shared), around(d, row, tuple(body.writer.at[0])),
-        launch=replace(launch, shared=Index.of(held.bytes)),
+        (), ONE, (*storage.registers, *storage.shared), around(d, row, tuple(body.writer.at[0])),
+        launch=replace(launch, shared=Index.of(storage.bytes)),
     )  # fmt: skip
-    return Phased(phase, tuple(held.scratch))
+    return Phased(phase, tuple(storage.scratch))
 
 
-class _Held:
-    """Where each value of a phase is held between its steps, and what is loaded once."""
+class _Storage:
+    """Storage of values between the steps of a phase (registers, shared memory or scratch), and loads done once."""
 
     def __init__(self, d: Division, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
         self.most = most  # bytes of rows in shared memory
@@ -130,8 +130,8 @@ class _Held:
 class _Body:
     """The statements about a row, written step by step."""
 
-    def __init__(self, d: Division, values: Mapping[str, Made], held: _Held, kept: set[str]) -> None:
-        self.division, self.values, self.held, self.kept = d, values, held, kept
+    def __init__(self, d: Division, values: Mapping[str, Made], storage: _Storage, kept: set[str]) -> None:
+        self.division, self.values, self.storage, self.kept = d, values, storage, kept
         self.writer = ThreadWriter([], at=[[]])
         self.results: dict[str, Scalar] = {}  # of rows: values and reductions
         self.loaded: set[Load] = set()
@@ -169,7 +169,7 @@ class _Body:
     def of_elements(self, step: Step, across: Columns) -> None:
         """A value of each element of the row."""
         fresh, value = self.fresh(step), self.scalar(step.value, step)
-        register = self.held.by_value.get(step.name)
+        register = self.storage.by_value.get(step.name)
 
         def fill() -> None:
             self.keep(fresh, across)
@@ -178,20 +178,20 @@ class _Body:
                 assert across.register is not None
                 self.writer.store(Store(register.name, across.register, made))
                 made = Load(register.name, (across.register,), self.values[step.name].nest.dtype)
-            if step.name in self.held.places:
+            if step.name in self.storage.places:
                 self.writer.store(self.stored(step, made))
 
         self.writer.loop(across.loops, across.guards, fill)
-        if step.name in self.held.met:
+        if step.name in self.storage.met:
             self.writer.at[0].append(Sync(TEAMS[self.division.team]))
 
     def fresh(self, step: Step) -> list[tuple[Load, Load]]:
         """Loads of a step that others will read from registers: as they stand there, and as they are read."""
-        mine = {load for x in step.scalars for load in loads(x) if load in self.held.by_load}
-        new = [load for load in self.held.by_load if load in mine and load not in self.loaded]
+        mine = {load for x in step.scalars for load in loads(x) if load in self.storage.by_load}
+        new = [load for load in self.storage.by_load if load in mine and load not in self.loaded]
         found = []
         for load in new:
-            made = resolved(load, lambda node: None, self.held.places)
+            made = resolved(load, lambda node: None, self.storage.places)
             assert isinstance(made, Load)
             found.append((load, made))
         return found
@@ -200,18 +200,18 @@ class _Body:
         """What is loaded for later steps goes into registers."""
         for load, read in fresh:
             assert across.register is not None
-            self.writer.store(Store(self.held.by_load[load].name, across.register, self.writer.value(read)))
+            self.writer.store(Store(self.storage.by_load[load].name, across.register, self.writer.value(read)))
             self.loaded.add(load)
 
     def scalar(self, x: Scalar, step: Step) -> Scalar:
         """A value of a step with what the phase made before, and all else read from where it lies."""
         named = rebuild(x, lambda n: self.results.get(n.source) if isinstance(n, Load) and not n.index else None, _same)
-        return resolved(named, lambda load: self.read(load, step), self.held.places)
+        return resolved(named, lambda load: self.read(load, step), self.storage.places)
 
     def read(self, load: Load, step: Step) -> Scalar | None:
         """What stands for an element in registers, or for a value of the row."""
         across = step.columns
-        buffer = self.held.by_load.get(load) if load in self.loaded else self.held.by_value.get(load.source)
+        buffer = self.storage.by_load.get(load) if load in self.loaded else self.storage.by_value.get(load.source)
         if buffer is not None:
             assert across is not None and across.register is not None
             return Load(buffer.name, (across.register,), load.dtype)
@@ -219,8 +219,8 @@ class _Body:
 
     def stored(self, step: Step, value: Scalar) -> Store:
         """The store of a value where it lies."""
-        made, place = self.values[step.name], self.held.places[step.name]
-        digits = dict(self.held.digits)
+        made, place = self.values[step.name], self.storage.places[step.name]
+        digits = dict(self.storage.digits)
         if made.columns is not None:
             digits |= made.columns.digits(made.inner)
         return Store(place.buffer, place.offset(tuple(substitute(e, digits) for e in made.nest.dims)), value)

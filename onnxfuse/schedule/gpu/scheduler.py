@@ -37,7 +37,7 @@ from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.gpu.turned import turned_phase
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
@@ -53,7 +53,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = Together | Attention | InParts | Skinny | Product  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Skinny | Product  # what a phase makes
 
 
 def schedule(
@@ -62,7 +62,7 @@ def schedule(
     constants: Container[str],
     target: Gpu,
     half: DType | None = None,
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     *,
     winograd: bool = False,
     exchange: bool = True,
@@ -168,7 +168,7 @@ def _rows(
     outputs: Sequence[str],
     places: Mapping[str, Place],
     target: Gpu,
-) -> list[Together]:
+) -> list[AlignedJobs]:
     """Definitions, with their axes split as their readers' are, as phases of rows and elements."""
     nests: dict[str, Nest] = {}
     for d in definitions:
@@ -179,7 +179,7 @@ def _rows(
 
 def _reads(part: Part) -> set[str]:
     """Values that a part reads."""
-    if not isinstance(part, Together):
+    if not isinstance(part, AlignedJobs):
         return {*part.reads}
     return {load.source for j in part.jobs for load in j.reads} | {name for j in part.jobs for name in j.looks_up}
 
@@ -196,7 +196,7 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
 
 def _nests(part: Part) -> Sequence[Nest]:
     """What a part makes."""
-    if isinstance(part, Together):
+    if isinstance(part, AlignedJobs):
         return [j.nest for j in part.jobs]
     return part.nests if isinstance(part, InParts) else [part.nest]
 

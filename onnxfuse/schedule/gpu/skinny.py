@@ -97,15 +97,15 @@ def skinny_phase(s: Skinny, places: Mapping[str, Place], types: Mapping[str, DTy
     rows, columns, depth = (size(axes) or 0 for axes in (s.rows, s.columns, s.depth))
     width, deep = s.across * SIDE, THREADS // s.across
     block = axis("block", columns // width)
-    first, held = Index.of(block) * width, Index.of(deep * rows * width)
+    first, elements = Index.of(block) * width, Index.of(deep * rows * width)
     body = (*_sums(s, places, first, depth), Sync("block"), *_finished(s, places, first), Sync("block"))
     buffers = (
-        Buffer("parts", F32, held, "shared", 0),
+        Buffer("parts", F32, elements, "shared", 0),
         Buffer("sums", F32, Index.of(rows * SIDE), "register"),
         Buffer("of_matrix", F32, Index.of(SIDE), "register"),
     )
     grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
-    launch = Launch(grid, Index.of(THREADS), held * F32.bytes)
+    launch = Launch(grid, Index.of(THREADS), elements * F32.bytes)
     made = Phase((), ONE, buffers, (loop(block, "block", *body),), launch=launch)
     return made if aligned(made, types) else None
 

@@ -55,7 +55,7 @@ def _in_parts(d: Definition, places: Mapping[str, Place], target: Gpu, at: int) 
     rows = product(d.shape).constant
     if x is None or not n or not rows or any(r.extent.constant is None for r in x.ranges):
         return None
-    ordered, columns = MONOIDS[x.combine].numpy is None, _columns(d, x, places)
+    ordered, columns = MONOIDS[x.combine].numpy is None, _columns(x, places)
     if ordered:
         wanted = -(-n // COLUMN) if n >= ORDERED and rows <= target.sms * BLOCK else 1
     elif columns:
@@ -77,7 +77,7 @@ def _lone_reduction(d: Definition) -> Reduce | None:
     return None if multiplies or len(slots) > 1 else x
 
 
-def _columns(d: Definition, x: Reduce, places: Mapping[str, Place]) -> bool:
+def _columns(x: Reduce, places: Mapping[str, Place]) -> bool:
     """Whether what is read lies side by side along the rows, and not along what is reduced."""
     offsets = [places[n.source].offset(n.index) for b in x.body for n in loads(b) if n.source in places]
     moving = [e for e in offsets if axes_of(e) & {*x.ranges}]

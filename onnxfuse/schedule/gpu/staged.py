@@ -89,7 +89,7 @@ class Matrix:
         return found | dict(zip(self.column_axes, unflatten(column, extents), strict=True))
 
 
-def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], threads: int) -> Stmt:
+def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt:
     """The loop that stores a part of a matrix whose elements are x."""
     across = turned(m.row_axes, m.column_axes, x, places)
     for width in WIDTHS:

@@ -11,7 +11,7 @@ from onnxfuse.ir.indexing import flatten, product
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest
 from onnxfuse.schedule.gpu.division import Columns, Division, columns
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 
 
@@ -53,7 +53,7 @@ class Made:
         return by.total == self.columns.total and self.position(load) == by.position
 
 
-def steps_of(t: Together, d: Division, digits: Mapping[Axis, Index]) -> tuple[list[Step], dict[str, Made]]:
+def steps_of(t: AlignedJobs, d: Division, digits: Mapping[Axis, Index]) -> tuple[list[Step], dict[str, Made]]:
     """The steps of all jobs in order, and their values; `digits` are the values of the phase's axes."""
     steps: list[Step] = []
     values: dict[str, Made] = {}
@@ -74,7 +74,7 @@ def steps_of(t: Together, d: Division, digits: Mapping[Axis, Index]) -> tuple[li
     return steps, values
 
 
-def _made(job: Job, t: Together, d: Division) -> Made:
+def _made(job: Job, t: AlignedJobs, d: Division) -> Made:
     inner = tuple(a for a in job.nest.axes if a not in t.shared)
     return Made(job.nest, inner, columns(d, product([a.extent for a in inner])) if inner else None)
 

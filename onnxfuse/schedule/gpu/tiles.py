@@ -34,7 +34,7 @@ class Tile:
     columns: int
 
     @property
-    def held(self) -> DType:
+    def dtype(self) -> DType:
         """The type of queries, keys and values in shared memory."""
         return F32
 
@@ -64,8 +64,8 @@ class Tile:
         Where all keys are one tile, sums are never scaled.
         """
         found = [
-            ("queries", self.held, self.rows * self.query_pitch),
-            ("tile_of_keys", self.held, self.keys * max(self.query_pitch, self.value_pitch)),
+            ("queries", self.dtype, self.rows * self.query_pitch),
+            ("tile_of_keys", self.dtype, self.keys * max(self.query_pitch, self.value_pitch)),
             ("scores", F32, self.rows * self.score_pitch),
             ("total", F32, self.rows),
         ]
@@ -122,7 +122,7 @@ class CoreTile(Tile):
     core: Core
 
     @property
-    def held(self) -> DType:
+    def dtype(self) -> DType:
         """The type of what is multiplied."""
         return self.core.left.dtype
 
@@ -153,7 +153,7 @@ class CoreTile(Tile):
 
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
         """The same, and powers apart from scores, as their type is another."""
-        return [*Tile.shared(self, once=once), ("powers", self.held, self.rows * self.power_pitch)]
+        return [*Tile.shared(self, once=once), ("powers", self.dtype, self.rows * self.power_pitch)]
 
 
 def padded(size: int) -> int:
@@ -185,7 +185,7 @@ def tile_of(a: Attention, target: Gpu) -> Tile | None:
     batch, rows, keys, depth, columns = sizes_of(a)
     if not depth or not columns or max(depth, columns) > MOST_DEPTH:
         return None
-    core = next((c for c in TENSOR_CORES if c.left.dtype == a.held), None)
+    core = next((c for c in TENSOR_CORES if c.left.dtype == a.dtype), None)
     most = block_shared(target)
     found: list[Tile] = []
     if core is not None and target.capability >= CORES_SINCE:
@@ -219,8 +219,8 @@ def _turns(t: Tile, batch: int | None, rows: int | None, keys: int | None, targe
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
     row_blocks, key_blocks = -(-rows // t.rows), -(-keys // t.keys)
     blocks = (batch or target.sms) * row_blocks
-    held = min(target.threads // THREADS, target.shared_bytes // t.bytes(once=key_blocks == 1))
-    resident = max(1, held) * target.sms
+    blocks = min(target.threads // THREADS, target.shared_bytes // t.bytes(once=key_blocks == 1))
+    resident = max(1, blocks) * target.sms
     waves = -(-blocks // resident) if not many else 1
     each = (t.rows_each, t.keys_each) if isinstance(t, ThreadTile) else (2, 2 * t.keys // 8)
     reads = 1 + 1 / each[0] + 1 / each[1]

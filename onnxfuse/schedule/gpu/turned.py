@@ -17,7 +17,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.tiles import padded, ragged
 from onnxfuse.schedule.gpu.writer import ThreadWriter
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.nest import Level
 from onnxfuse.target import Gpu
 
@@ -27,7 +27,7 @@ PITCH = SIDE + 1
 MOST = 2  # values that are turned on the way
 
 
-def turned_phase(t: Together, places: Mapping[str, Place], target: Gpu) -> Phase | None:
+def turned_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Phase | None:
     """The phase of a value that turns what it reads; None where it turns nothing that is large enough for a tile."""
     nest = t.jobs[0].nest
     if len(t.jobs) != 1 or nest.name not in places:

@@ -25,10 +25,10 @@ class ThreadWriter(Writer):
 
     before: Callable[[], None] | None = None
 
-    def _fold(self, x: Reduce, level: int) -> Scalar:
+    def _reduce(self, x: Reduce, level: int) -> Scalar:
         """A reduction that a thread does alone."""
         if (parts := in_parts(x)) is not None:
-            made = self._fold(parts, level)
+            made = self._reduce(parts, level)
             assert isinstance(made, Load)
             self.known[x] = made.source
             return made

@@ -16,7 +16,7 @@ from onnxfuse.schedule.nests.jobs import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class AlignedJobs:
     """Jobs of one phase under common axis names: `batch` axes outermost, then `rows`, then what each has inside."""
 
     jobs: tuple[Job, ...]
@@ -71,7 +71,7 @@ def _same_extent(a: Axis | None, b: Axis | None) -> tuple[Axis, Axis] | None:
     return (a, b) if a is not None and b is not None and a.extent == b.extent else None
 
 
-def together(jobs: Sequence[Job]) -> Together | None:
+def align(jobs: Sequence[Job]) -> AlignedJobs | None:
     """The jobs under common axes; None if they share no axis that a phase could iterate over."""
     renamed: list[Job] = []
     for job in reversed(jobs):
@@ -97,7 +97,7 @@ def together(jobs: Sequence[Job]) -> Together | None:
         return None
     if len(jobs) > 1 and not shared:
         return None
-    return Together(tuple(renamed), batch, rows)
+    return AlignedJobs(tuple(renamed), batch, rows)
 
 
 def _packed_too_early(jobs: Sequence[Job]) -> bool:
@@ -106,13 +106,13 @@ def _packed_too_early(jobs: Sequence[Job]) -> bool:
     return any(read.source in made for j in jobs if j.right_side for read in j.reads)
 
 
-def enough_parallel(t: Together) -> bool:
+def enough_parallel(t: AlignedJobs) -> bool:
     """Whether the shared axes have iterations for several tasks, or no other axes would."""
     n = product([a.extent for a in t.shared]).constant
     return n is None or n >= 4 or len(t.jobs) == 1
 
 
-def _across(t: Together, places: Mapping[str, Place]) -> bool:
+def _across(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
     """Whether rows that are strided in memory are reduced and processed further.
 
     In a phase of their own the reductions use vector lanes over the rows.
@@ -129,7 +129,7 @@ def _across(t: Together, places: Mapping[str, Place]) -> bool:
     )
 
 
-def _copied(t: Together, places: Mapping[str, Place]) -> bool:
+def _copied(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
     """Whether each element of adjacent rows is broadcast along an inner axis.
 
     In a phase of their own such broadcasts are stored by vectors. Reductions are worth a loop over rows instead.
@@ -141,18 +141,18 @@ def _copied(t: Together, places: Mapping[str, Place]) -> bool:
     return any(coefficient(places[n.name].offset(n.dims), a) == ONE for n in made for a in side)
 
 
-def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bool = False) -> list[Together]:
+def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bool = False) -> list[AlignedJobs]:
     """Phases in order: each job joins the phase before it if they share axes.
 
     A contraction with weights shares a phase only with contractions that read its rows.
     """
     joined_before = with_prologue if prologues else chained
-    phases: list[Together] = []
+    phases: list[AlignedJobs] = []
     current: list[Job] = []
     for unit in _units(jobs):
         both = [*current, *unit]
         joins = current and (joined_before(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
-        joined = together(both) if joins else None
+        joined = align(both) if joins else None
         if (
             joined is not None
             and enough_parallel(joined)
@@ -215,12 +215,12 @@ def _windows(job: Job) -> bool:
     return any(axes_of(e) & ranges and axes_of(e) & set(job.nest.axes) for e in indices)
 
 
-def _closed(jobs: Sequence[Job], joined_before: Callable[[Sequence[Job]], bool]) -> list[Together]:
+def _closed(jobs: Sequence[Job], joined_before: Callable[[Sequence[Job]], bool]) -> list[AlignedJobs]:
     """The jobs as one phase, or, if they share no axes, one phase each."""
     if not jobs:
         return []
-    found = together(jobs) if len(jobs) == 1 or joined_before(jobs) or not _alone(jobs[-1]) else None
+    found = align(jobs) if len(jobs) == 1 or joined_before(jobs) or not _alone(jobs[-1]) else None
     if found is not None:
         return [found]
-    singles = [together([j]) for j in jobs]
+    singles = [align([j]) for j in jobs]
     return [s for s in singles if s is not None]

@@ -11,7 +11,7 @@ from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.kernel import Buffer, Space
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest, Place, flat
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal
 
@@ -36,12 +36,12 @@ class Frame:
         return name
 
 
-def inner_axes(nest: Nest, t: Together) -> tuple[Axis, ...]:
+def inner_axes(nest: Nest, t: AlignedJobs) -> tuple[Axis, ...]:
     """Axes of a nest that the phase does not share."""
     return tuple(a for a in nest.axes if a not in t.shared)
 
 
-def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
+def give_place(job: Job, t: AlignedJobs, frame: Frame, kept: set[str]) -> None:
     """Allocate the job's value, unless it is an output: in scratch if later phases read it, else local to the task."""
     nest = job.nest
     if nest.name in kept or nest.output:
@@ -90,7 +90,7 @@ def goal_of(job: Job, frame: Frame, value: Scalar) -> Goal:
     return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
 
 
-def work_of(t: Together) -> Index:
+def work_of(t: AlignedJobs) -> Index:
     """A rough estimate of the serial time in picoseconds, which decides how many tasks are worth starting."""
     total = ZERO
     for j in t.jobs:

@@ -125,7 +125,7 @@ class Writer:
             return x
         level = self.level(x)
         if isinstance(x, Reduce):
-            return self._fold(x, level)
+            return self._reduce(x, level)
         made = self._rebuilt(x, uses, level)
         kept = x in self.also
         if isinstance(x, FromIndex) and level == parent:
@@ -162,11 +162,11 @@ class Writer:
         divides = x.fn == "div" and x.dtype.floating and not isinstance(x.args[1], Const)
         return divides and x not in self.rounded and self.level(x.args[1]) < self.level(x.args[0])
 
-    def _fold(self, x: Reduce, level: int) -> Scalar:
+    def _reduce(self, x: Reduce, level: int) -> Scalar:
         """A reduction at `level`; parts of its body that do not depend on the reduction axes are placed outside."""
         in_vector = any(loop.kind == "vector" for loop in self.loops[:level])
         if in_vector and (parts := in_parts(x)) is not None:
-            made = self._fold(parts, level)
+            made = self._reduce(parts, level)
             assert isinstance(made, Load)
             self.known[x] = made.source
             return made

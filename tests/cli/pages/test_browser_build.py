@@ -94,7 +94,7 @@ def test_one_stretch_of_layers_unfolds_alone(browser: Any, tmp_path: Path):
     assert shown(browser) == [few, whole]
 
 
-def test_enter_goes_on_to_the_next_and_escape_forgets(browser: Any, bert: Path):
+def test_enter_selects_the_next_match_and_escape_clears(browser: Any, bert: Path):
     opened(browser, bert)
     browser.find_element("tag name", "body").send_keys("/")
     search = browser.switch_to.active_element
@@ -116,7 +116,7 @@ def test_enter_goes_on_to_the_next_and_escape_forgets(browser: Any, bert: Path):
     assert browser.execute_script("return view.nodes('.found').length") == 0
 
 
-def test_keys_move_the_graph_and_the_pointer_is_told(browser: Any, bert: Path):
+def test_keys_move_the_graph_and_the_pointer_shows_hints(browser: Any, bert: Path):
     opened(browser, bert)
     graph = browser.find_element("id", "graph")
     seen = "return [view.pan().x, view.pan().y, view.zoom()]"

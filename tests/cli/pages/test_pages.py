@@ -109,7 +109,7 @@ def test_files_that_clash_are_refused_before_the_work(onnxfuse: Onnxfuse, model:
         ("diff", "m.onnx", "m.onnx", "--json-file", "m.onnx", "--overwrite"),
     ):
         said = onnxfuse(*arguments)
-        assert said.code == 2 and "names a file that has another use here" in said.last, said.err
+        assert said.code == 2 and "is also another file of this command" in said.last, said.err
     assert files(here) == {"m.onnx"}
 
 
@@ -199,10 +199,10 @@ def test_an_archive_that_lies(onnxfuse: Onnxfuse, here: Path):
 def test_wrong_uses_of_the_cache(onnxfuse: Onnxfuse, here: Path):
     Path("no.tar").write_text("no archive")
     for arguments, words in (
-        (("export",), "wants the archive's name"),
-        (("info", "x.tar"), "wants no file"),
+        (("export",), "needs the name of an archive"),
+        (("info", "x.tar"), "takes no file"),
         (("import", "missing.tar"), "cannot be read"),
-        (("import", "no.tar"), "is no archive of a cache"),
+        (("import", "no.tar"), "is not a cache archive"),
     ):
         said = onnxfuse("cache", *arguments, "--cache-dir", "c")
         assert said.code == 2 and words in said.last

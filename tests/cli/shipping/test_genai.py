@@ -77,7 +77,7 @@ def test_the_same_tokens_by_our_kernels(onnxfuse: Onnxfuse, here: Path):
     assert sum(re.search(r"_[0-9a-f]{8}$", n.get("op_name", "")) is not None for n in nodes) > len(nodes) / 2
 
 
-def test_a_library_that_is_not_there_is_told(onnxfuse: Onnxfuse, here: Path):
+def test_a_missing_library_is_reported(onnxfuse: Onnxfuse, here: Path):
     Path("model.onnx").write_bytes(model_bytes("tiny-llama.dynamic"))
     done = tokens(here, {"filename": "model.onnx", "session_options": {"custom_ops_library": str(here / "libno.so")}})
     assert done.code != 0 and "libno.so" in done.err

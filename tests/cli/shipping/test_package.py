@@ -86,9 +86,9 @@ def test_what_does_not_belong_together_is_refused(onnxfuse: Onnxfuse, build: Pat
     said = onnxfuse("package", "build")
     assert said.code == 1 and "is not the library" in said.last
     (build / "libm.so").unlink()
-    assert "is not there" in onnxfuse("package", "build").last
+    assert "is missing" in onnxfuse("package", "build").last
     (build / "m.fuse.json").write_text("{}")
-    assert "is no manifest" in onnxfuse("package", "build").last
+    assert "is not a manifest" in onnxfuse("package", "build").last
     (build / "m.fuse.json").unlink()
     assert "has no manifest" in onnxfuse("package", "build").last
     assert onnxfuse("package", "nowhere").code == 2

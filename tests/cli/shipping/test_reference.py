@@ -40,7 +40,7 @@ def test_a_public_name_has_a_section_with_an_example(name: str):
 
 
 @pytest.mark.parametrize("name", ["optimize", "session", "verify", "profile"])
-def test_every_parameter_is_told(name: str):
+def test_every_parameter_is_documented(name: str):
     function: Any = getattr(onnxfuse, name)
     function = function.verify_models if name == "verify" else function
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -48,14 +48,14 @@ def test_every_parameter_is_told(name: str):
     assert given - words(section(name)) - {"a", "b"} == set()
 
 
-def test_every_field_of_a_result_is_told():
+def test_every_field_of_a_result_is_documented():
     told = words(section("Result"))
     fields = {f.name for f in dataclasses.fields(onnxfuse.Result)}
     assert fields - told == set()
     assert {"nodes_left", "to_json"} <= told
 
 
-def test_every_kind_of_error_is_told_with_its_code():
+def test_every_kind_of_error_is_documented_with_its_code():
     kinds = {kind.__name__: kind.exit_code for kind in onnxfuse.OnnxFuseError.__subclasses__()}
     rows = dict(re.findall(r"^\| `(\w+)`[^|]*\| (\d+) \|", section("OnnxFuseError"), re.MULTILINE))
     assert {name: int(code) for name, code in rows.items()} == {

@@ -37,5 +37,5 @@ def test_sides_are_exchanged(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["turned_9_257", "turned_beside_331_33", "padded_lines", "padded_all_round", "padded_and_turned"]
 )
-def test_blocks_are_turned_in_registers(name: str) -> None:
+def test_blocks_are_transposed_in_registers(name: str) -> None:
     assert Pack in kinds(name)

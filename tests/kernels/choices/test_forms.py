@@ -81,7 +81,7 @@ LONE = {
 
 
 @pytest.mark.parametrize("name", LONE)
-def test_a_lone_depthwise_convolution_goes_over_lines_as_they_lie(name: str) -> None:
+def test_an_isolated_depthwise_convolution_works_on_lines_in_place(name: str) -> None:
     """No copy, no lane loaded by itself: what padding cuts is loaded under masks, several lines at a time."""
     (channels, *image), taps, stride = LONE[name]
     how = {"group": channels, "pads": pads(taps // 2), "strides": (stride, stride)}
@@ -97,7 +97,7 @@ def test_a_lone_depthwise_convolution_goes_over_lines_as_they_lie(name: str) -> 
     assert any(len(s.targets) > 1 for s in statements(body) if isinstance(s, ReduceLoop))
 
 
-def test_one_filter_goes_over_lines_as_they_lie() -> None:
+def test_one_filter_works_on_lines_in_place() -> None:
     made = kernel(conv("one", (1, 32, 28, 28), (1, 32, 3, 3), pads=pads(1), last=""))
     folds = [s for s in statements(made.phases[0].body) if isinstance(s, ReduceLoop)]
     assert not tiles(made)

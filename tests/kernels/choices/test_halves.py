@@ -45,7 +45,7 @@ def test_the_kind_of_a_tile(name: str, machine: str, product: Product, kind: str
     assert found(name, machine) == ({product}, {kind})
 
 
-def test_weights_are_held_in_pairs_of_steps() -> None:
+def test_weights_have_pairs_of_k_interleaved() -> None:
     made = kernel("bfloat16_gemm_14_8_32")
     (weight,) = (p for p in made.inputs if p.dtype == BF16)
     assert [e.constant for e in weight.storage] == [1, 4, 32, 2]

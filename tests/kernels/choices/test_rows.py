@@ -152,7 +152,7 @@ def test_large_outputs_are_streamed(case: Case, target: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("channels", "turned"), [(256, True), (80, True), (2, False)])
-def test_rows_across_lines_are_turned_in_blocks_where_they_are_long(channels: int, turned: bool) -> None:
+def test_long_strided_rows_are_transposed_in_blocks(channels: int, turned: bool) -> None:
     """Of two channels no block is turned: the copy would go lane by lane in a phase of its own."""
     made = kernel_of(Case("g", softmax_turned(1, channels, 7, 7)), CPUS[TARGET])
     assert isinstance(made, Kernel)
@@ -161,7 +161,7 @@ def test_rows_across_lines_are_turned_in_blocks_where_they_are_long(channels: in
     assert len(made.phases) == 1 + turned
 
 
-def test_what_is_squared_and_summed_lies_as_the_result_does() -> None:
+def test_squares_that_are_summed_have_the_layout_of_the_result() -> None:
     """A sum of squares is no product: no value is turned to sum it, and turned back."""
     made = kernel_of(Case("g", statistics_between(2048, 4)), CPUS[TARGET])
     assert isinstance(made, Kernel)

@@ -40,7 +40,7 @@ def copy(name: str, tasks: int, times: Index) -> ScheduleCandidate:
     return ScheduleCandidate(name, (Phase((Split(first, last, Index.of(tasks)),), Index.of(10**12), (), (body,)),))
 
 
-def test_the_shortest_is_taken_and_all_are_told():
+def test_the_fastest_is_chosen_and_all_are_reported():
     ways = [copy("twice", 64, Index.of(2)), copy("once", 64, Index.of(1)), copy("thrice", 64, Index.of(3))]
     best, (choice,) = judge().best(ways, (), [Index.of(8)])
     assert best.name == "once"
@@ -104,7 +104,7 @@ def made(rows: int | str, depth: int, columns: int, **changes: int) -> Kernel:
     return kernel
 
 
-def test_what_was_considered_is_kept_beside_the_kernel():
+def test_the_candidates_are_kept_with_the_kernel():
     kernel = made(128, 96, 128)
     (choice,) = kernel.choices
     names = [name for name, _ in choice.candidates]
@@ -112,7 +112,7 @@ def test_what_was_considered_is_kept_beside_the_kernel():
     assert replace(kernel, choices=()) == kernel
 
 
-def test_one_row_is_taken_where_it_lies():
+def test_one_row_is_read_in_place():
     kernel = made(1, 768, 3072)
     assert kernel.choices == () and not kernel.scratch
 

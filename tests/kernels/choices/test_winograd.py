@@ -194,7 +194,7 @@ def test_what_is_not_scheduled_would_not_have_been_taken(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_a_case_of_the_table_goes_by_winograd(case: Case) -> None:
+def test_a_case_of_the_table_uses_winograd(case: Case) -> None:
     kernel = scheduled(case, "x86-64-v4")
     assert isinstance(kernel, Kernel)
     found = HALF in {b.name for phase in kernel.phases for b in phase.locals}

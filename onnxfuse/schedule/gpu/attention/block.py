@@ -194,17 +194,23 @@ class Block(ABC):
     def staged_queries(self) -> Stmt:
         """The queries of the block's rows go to shared memory."""
         m = Matrix(
-            "queries", self.tile.rows, self.tile.query_pitch, self.a.rows, self.a.depth, self.first_row, self.tile.held
+            "queries",
+            self.tile.rows,
+            self.tile.query_pitch,
+            self.a.rows,
+            self.a.depth,
+            self.first_row,
+            self.tile.dtype,
         )
-        return staged("qs", m, self.a.query, self.places, THREADS)
+        return staged("qs", m, self.a.query, self.places)
 
     def staged(self, x: Scalar, columns: tuple[Axis, ...], pitch: int) -> Stmt:
         """Keys or values of a tile go to shared memory, zeros behind the last."""
         m = Matrix(
-            "tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.held,
+            "tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.dtype,
             beyond=self.parts is not None,
         )  # fmt: skip
-        return staged("ks" if columns == self.a.depth else "vs", m, x, self.places, THREADS)
+        return staged("ks" if columns == self.a.depth else "vs", m, x, self.places)
 
     def row_of(self, name: str) -> Index:
         """The row of the block that a thread has in a loop of `per_row`."""

@@ -53,7 +53,7 @@ class ByCores(Block):
 
     def left(self, source: str, row: Index, pitch: int, step: Index) -> Loop:
         """16 rows of 16 elements each, from an element of shared memory on."""
-        half = self.tile.held
+        half = self.tile.dtype
         return elements("a", self.core.left, lambda m, k, r: (
             Store("left", r, at(source, (row + m) * pitch + step + k, half)),), "vector")  # fmt: skip
 
@@ -65,7 +65,7 @@ class ByCores(Block):
         key = (first + Index.of(j) * t.wide) * c.n
         dots, step = Index.of(j) * c.sums.registers, Index.of(d) * c.k
         right = elements("b", c.right, lambda k, n, r: (
-            Store("right", r, at(keys, (key + n) * t.query_pitch + step + k, t.held)),), "vector")  # fmt: skip
+            Store("right", r, at(keys, (key + n) * t.query_pitch + step + k, t.dtype)),), "vector")  # fmt: skip
         made = elements("c", c.sums, lambda m, n, r: self.score(row + m, key + n, at("dots", dots + r)))
         return loop(
             w, "warp",
@@ -83,7 +83,7 @@ class ByCores(Block):
         column = (first + Index.of(j) * t.wide) * c.n
         sums, step = Index.of(j) * c.sums.registers, Index.of(k) * c.k
         right = elements("b", c.right, lambda key, n, r: (
-            Store("right", r, at("tile_of_keys", (step + key) * t.value_pitch + column + n, t.held)),))  # fmt: skip
+            Store("right", r, at("tile_of_keys", (step + key) * t.value_pitch + column + n, t.dtype)),))  # fmt: skip
         scaled = elements("z", c.sums, lambda m, n, r: (
             Store("sums", sums + r, times(at("sums", sums + r), at("scale", row + m))),))  # fmt: skip
         return loop(

@@ -1,7 +1,7 @@
-"""Quantize(op(Dequantize(a), Dequantize(b))) becomes the runtime's own QLinear operator.
+"""QuantizeLinear(op(DequantizeLinear(a), DequantizeLinear(b))) becomes the QLinear operator of ONNX Runtime.
 
-The runtime does the same when it loads a model. It then sums integers, adds the bias to them and multiplies by one
-factor; a rounding of a number that it never makes would move codes by a step.
+The runtime does the same when it loads a model: it accumulates in int32, adds the bias there and multiplies by one
+scale. A kernel that rounded an intermediate float instead could differ from it by one quantization step.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from onnxfuse.rewrite.work import Array, Miss, Work
 
 _CODES = (U8, I8)
 _RUNTIME = "com.microsoft"
-_NEAR = 1e-5  # of the scale of a bias to that of the products that it is added to
+_NEAR = 1e-5  # relative difference allowed between the scale of a bias and that of the products
 
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """Codes with their scale and zero point, which are constants."""
+    """The names of a quantized tensor, its scale and its zero point; the latter two are constants."""
 
     codes: str
     scale: str
@@ -32,21 +32,21 @@ class _Coded:
 
     @property
     def all(self) -> tuple[str, str, str]:
-        """In the order of operators."""
+        """The three names in the order of the inputs of QLinear operators."""
         return self.codes, self.scale, self.zero
 
 
-def operators_of_codes(work: Work, at: int, trust: bool) -> Draft:
-    """Q(op(DQ(a), DQ(b)), s, z) as the runtime's operator between codes."""
+def qlinear_operators(work: Work, at: int, trust: bool) -> Draft:
+    """Q(op(DQ(a), DQ(b)), s, z) as a QLinear operator."""
     coding = work.nodes[at]
     draft = Draft(work, at)
     y = _parameters(draft, coding, work.type(coding.outputs[0]).dtype)
     node = work.made_by(coding.inputs[0], *_OPERATORS)
     if not work.single_use(node.outputs[0]) or not _of_all(draft, y.scale):
-        raise Miss(f"{node.op} is read by others too, or its codes have several scales")
+        raise Miss(f"{node.op} has other readers, or its result is quantized per axis")
     a = _read(draft, node, 0)
     if work.type(a.codes).dtype not in _CODES or not _alike(draft, a, coding.outputs[0]):
-        raise Miss("codes of different types, or of several scales")
+        raise Miss("an operand is quantized per axis or to another type, or is int8 with several readers")
     return draft.replace(coding.outputs[0], _OPERATORS[node.op](draft, node, a, y))
 
 
@@ -65,7 +65,7 @@ def _gemm(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
     w = _weights(draft, node, 0 if attrs.get("transB", 0) else -1)
     bias = _bias(draft, node, a, w) or ("",)
     if bias != ("",) and (attrs.pop("beta", 1.0), attrs.get("alpha", 1.0)) != (1.0, 1.0):
-        raise Miss("the bias is scaled, or the products are")
+        raise Miss("alpha or beta of the Gemm is not 1")
     attrs.pop("beta", None)
     return draft.node("QGemm", (*a.all, *w.all, *bias, y.scale, y.zero), attrs, domain=_RUNTIME)
 
@@ -73,7 +73,7 @@ def _gemm(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
 def _sum(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
     b = _read(draft, node, 1)
     if not _alike(draft, b, a.codes):
-        raise Miss("codes of different types, or of several scales")
+        raise Miss("an operand is quantized per axis or to another type, or is int8 with several readers")
     return draft.node("QLinearAdd", (*a.all, *b.all, y.scale, y.zero), domain=_RUNTIME)
 
 
@@ -92,31 +92,31 @@ _OPERATORS: dict[str, Callable[[Draft, Node, _Coded, _Coded], str]] = {
 
 
 def _read(draft: Draft, node: Node, i: int) -> _Coded:
-    """The codes that operand i of a node is decoded from."""
+    """The quantized tensor that operand i of a node is dequantized from. Raises Miss."""
     decoding = draft.work.made_by(node.inputs[i], "DequantizeLinear")
     return _parameters(draft, decoding, draft.type(decoding.inputs[0]).dtype)
 
 
 def _parameters(draft: Draft, node: Node, dtype: DType) -> _Coded:
-    """What a node that codes or decodes reads; a zero point of 0 where it has none."""
+    """The inputs of a QuantizeLinear or DequantizeLinear, with a zero point of 0 where it has none. Raises Miss."""
     if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) or draft.type(node.inputs[1]).dtype.bits != 32:
-        raise Miss("a scale for each block, or of another type than float32")
+        raise Miss("the quantization is blocked, or its scale is not float32")
     zero = node.inputs[2] if len(node.inputs) > 2 else ""
-    scale = _held(draft, node.inputs[1])
+    scale = _constant(draft, node.inputs[1])
     if not zero:
         zero = draft.array(np.zeros(scale.shape, dtype.numpy), dtype, "zero", node.inputs[1])
-    _held(draft, zero)
+    _constant(draft, zero)
     return _Coded(node.inputs[0], node.inputs[1], zero)
 
 
 def _of_all(draft: Draft, scale: str) -> bool:
-    return _held(draft, scale).size == 1
+    return _constant(draft, scale).size == 1
 
 
 def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
-    """Whether an operand has one scale, and codes of the type of these: the result's, or a first operand's.
+    """Whether an operand has one scale and the same quantized type as `codes` (the result, or the first operand).
 
-    Those with a sign the runtime gives none first, which it can where they are made for one reader.
+    The runtime converts int8 operands to uint8 first; it can do so only where they have one reader.
     """
     dtype = draft.type(a.codes).dtype
     free = dtype == U8 or all(_for_one(draft.work, v) for v in (a.codes, codes))
@@ -124,62 +124,62 @@ def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
 
 
 def _for_one(work: Work, codes: str) -> bool:
-    """Whether codes are made by a node, and decoded for one reader."""
+    """Whether a quantized tensor is the output of a node, and dequantized for one reader only."""
     if codes not in work.maker or not work.single_use(codes):
         return False
     (reader,) = (work.nodes[i] for i in work.users[codes])
     return reader.op != "DequantizeLinear" or work.single_use(reader.outputs[0])
 
 
-def _held(draft: Draft, value: str) -> Constant:
+def _constant(draft: Draft, value: str) -> Constant:
     found = draft.constant_of(value)
     if found is None:
-        raise Miss(f"{value} is not a constant")
+        raise Miss(f"the scale, zero point or weight {value} is not a constant")
     return found
 
 
 def _weights(draft: Draft, node: Node, axis: int) -> _Coded:
-    """The constant codes that operand 1 is decoded from: one scale for all, or for each index of an axis."""
+    """The constant that operand 1 is dequantized from, with one scale or one for each index of `axis`. Raises Miss."""
     w = _read(draft, node, 1)
     decoding = draft.work.made_by(node.inputs[1], "DequantizeLinear")
-    codes, rank = _held(draft, w.codes), len(draft.type(w.codes).shape)
+    codes, rank = _constant(draft, w.codes), len(draft.type(w.codes).shape)
     given = decoding.attrs.get("axis", 1)
     along = isinstance(given, int) and given % rank == axis % rank
     if (
         codes.dtype not in _CODES
         or not (_of_all(draft, w.scale) or along)
-        or _held(draft, w.zero).shape != _held(draft, w.scale).shape
+        or _constant(draft, w.zero).shape != _constant(draft, w.scale).shape
     ):
-        raise Miss("weights whose scales or zero points the operator cannot take")
+        raise Miss("the weights are not 8-bit integers quantized per tensor or per output channel")
     return w
 
 
 def _bias(draft: Draft, node: Node, a: _Coded, w: _Coded) -> tuple[str, ...]:
-    """The bias in 32 bits, where there is one: it has the scale of the products."""
+    """The int32 bias, whose scale is that of the products; () where there is none. Raises Miss."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return ()
     decoding = draft.work.made_by(node.inputs[2], "DequantizeLinear")
     bias = _parameters(draft, decoding, I32)
-    if draft.type(bias.codes).dtype != I32 or _held(draft, bias.zero).load().any():
-        raise Miss("the bias is not of 32 bits without a zero point")
+    if draft.type(bias.codes).dtype != I32 or _constant(draft, bias.zero).load().any():
+        raise Miss("the bias is not int32 with zero point 0")
     scales = [_numbers(draft, v) for v in (a.scale, w.scale, bias.scale)]
     products = scales[0] * scales[1]
     if scales[2].size not in (1, products.size) or not np.allclose(scales[2], products, rtol=_NEAR, atol=0):
-        raise Miss("the bias has another scale than the products")
+        raise Miss("the scale of the bias is not the product of the scales of input and weights")
     return (bias.codes,)
 
 
 def _numbers(draft: Draft, value: str) -> Array:
-    return _held(draft, value).load().reshape(-1)
+    return _constant(draft, value).load().reshape(-1)
 
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "operators-of-codes",
+        "qlinear-operators",
         "Q(op(DQ(a), DQ(b))) => QLinearOp(a, b)",
         "reassociates",
-        operators_of_codes,
+        qlinear_operators,
         frozenset({"QuantizeLinear"}),
-        ("scales and zero points are constants", "the bias has the scale of the products"),
+        ("scales and zero points are constants", "the scale of b is the product of the scales of x and w"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Quantized tensors that are dequantized only to be moved and quantized again: the quantized values are moved."""
+"""Quantized tensors: movement before dequantization, clips that quantization implies, zero points of zero."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
+from onnxfuse.rewrite.clips import clip_limits, single
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.limits import clip_limits, single
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
-# Scales between which (code * scale) / scale is the code again, within far less than half a step.
+# Scales between which (q * scale) / scale is q again, within far less than half a quantization step.
 _LEAST, _MOST = 2.0**-100, 2.0**80
-_MAXIMA = {"MaxPool": 12, "ReduceMax": 12}  # operators that take the largest, and the opset from which also of codes
+_MAXIMA = {"MaxPool": 12, "ReduceMax": 12}  # maxima, with the opset since which they accept 8-bit integers
 
 
-def moved_codes(work: Work, at: int, trust: bool) -> Draft:
-    """Q(move(DQ(codes, s, z)), s, z) is move(codes); the largest of some numbers has the largest of their codes."""
+def quantized_movement(work: Work, at: int, trust: bool) -> Draft:
+    """Q(move(DQ(q, s, z)), s, z) is move(q); so it is for maxima, since quantization is monotonic."""
     coding = work.nodes[at]
-    if not _is_codes(work, coding):
-        raise Miss(f"{coding.op} makes no codes")
+    if not _quantizes(work, coding):
+        raise Miss(f"{coding.op} does not quantize")
     value, moves = coding.inputs[0], list[Node]()
-    while (maker := work.maker.get(value)) is not None and not _is_codes(work, work.nodes[maker]):
+    while (maker := work.maker.get(value)) is not None and not _quantizes(work, work.nodes[maker]):
         definitions = work.definitions(maker)
         load = _moved(work, work.nodes[maker], definitions[0])
         if len(definitions) != 1 or load is None or load.source != work.nodes[maker].inputs[0]:
-            raise Miss(f"{work.nodes[maker].op} does more than to move its input")
+            raise Miss(f"{work.nodes[maker].op} is neither a data movement nor a maximum of its first input")
         moves.append(work.nodes[maker])
         value = moves[-1].inputs[0]
     if maker is None:
-        raise Miss(f"{value} is not decoded")
+        raise Miss(f"{value} is not the output of a DequantizeLinear")
     decoding = work.nodes[maker]
     _check(work, coding, decoding)
     draft, moved = Draft(work, at), decoding.inputs[0]
@@ -44,27 +44,27 @@ def moved_codes(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _moved(work: Work, node: Node, d: Definition) -> Load | None:
-    """The load that a definition is, or that it takes the largest of."""
+    """The load that a definition consists of, or the maximum of; None for others."""
     if isinstance(d.value, Reduce) and work.opset >= _MAXIMA.get(node.op, work.opset + 1):
         value = d.value.body[0]
         return value if isinstance(value, Load) else None
     return load_of(d)
 
 
-def zeros_alone(work: Work, at: int, trust: bool) -> Draft:
-    """DQ(codes, s, z) is DQ(codes, s) where every z is 0, as those of weights mostly are."""
+def zero_points_of_zero(work: Work, at: int, trust: bool) -> Draft:
+    """DQ(q, s, z) is DQ(q, s) where all zero points are 0, as those of weights mostly are."""
     node = work.nodes[at]
-    if not _is_codes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
+    if not _quantizes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
         raise Miss(f"{node.op} has no zero point")
     zeros = work.constants.get(node.inputs[2])
     if zeros is None or zeros.size < 2 or zeros.load().any():
-        raise Miss("the zero points are not several constants that are all 0")
+        raise Miss("the zero point is not a constant vector of zeros")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], draft.node(node.op, node.inputs[:2], node.attrs, pieces=1))
 
 
-def limits_of_codes(work: Work, at: int, trust: bool) -> Draft:
-    """Q(Relu(x)) and Q(Clip(x)) are Q(x) where the smallest and the largest code lie within these limits."""
+def clip_before_quantize(work: Work, at: int, trust: bool) -> Draft:
+    """Q(Relu(x)) and Q(Clip(x)) are Q(x) where quantization saturates at the limits of the Clip, or inside of them."""
     coding = work.nodes[at]
     limit = work.made_by(coding.inputs[0], "Relu", "Clip")
     scale, zero = (single(work, coding.inputs[i]) if len(coding.inputs) > i else 0.0 for i in (1, 2))
@@ -72,53 +72,53 @@ def limits_of_codes(work: Work, at: int, trust: bool) -> Draft:
     low, high = (0.0, np.inf) if limit.op == "Relu" else clip_limits(work, limit)
     ends = [np.round(np.float32(end) / np.float32(scale)) + zero for end in (low, high)] if scale > 0 else [np.inf] * 2
     if ends[0] > codes.min or ends[1] < codes.max:
-        raise Miss(f"{limit.op} leaves out numbers that have codes of their own")
+        raise Miss(f"{limit.op} is tighter than the range of the quantized type")
     draft = Draft(work, at)
     inputs = (limit.inputs[0], *coding.inputs[1:])
     return draft.replace(coding.outputs[0], draft.node(coding.op, inputs, coding.attrs))
 
 
-def _is_codes(work: Work, node: Node) -> bool:
+def _quantizes(work: Work, node: Node) -> bool:
     row = ROWS.find(node, work.opset)
     return row is not None and row.codes
 
 
 def _check(work: Work, coding: Node, decoding: Node) -> None:
-    """Raise Miss unless two nodes mean the same by a code, and lose nothing on the way."""
+    """Raise Miss unless both nodes have the same quantization, and what is between them rounds nothing."""
     if (work.view(coding).attr("block_size", 0), coding.inputs[1:]) != (0, decoding.inputs[1:]):
-        raise Miss("the scales or zero points differ")
+        raise Miss("the two quantizations differ in scale, zero point or block size")
     if work.type(coding.outputs[0]).dtype != work.type(decoding.inputs[0]).dtype:
-        raise Miss("the codes are of different types")
+        raise Miss("the quantized types differ")
     if work.type(coding.inputs[0]).dtype.bits < 32:
-        raise Miss("numbers in between are rounded to half precision")
+        raise Miss("the dequantized values are float16 or bfloat16, and rounded")
     scale = work.constants.get(coding.inputs[1])
     if scale is None or scale.size != 1 or not _LEAST <= float(scale.load().reshape(())) <= _MOST:
-        raise Miss("the scale is not one ordinary number that is known")
+        raise Miss("the scale is not a constant scalar, or it is extremely large or small")
 
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "moved-codes",
-        "Q(move(DQ(codes, s, z)), s, z) => move(codes)",
+        "quantized-movement",
+        "Q(move(DQ(q, s, z)), s, z) => move(q)",
         "exact",
-        moved_codes,
+        quantized_movement,
         frozenset({"QuantizeLinear", MICROSOFT + "QuantizeLinear"}),
-        ("the scale is one constant", "the codes have one type"),
+        ("the scale is a constant scalar", "both quantized types are the same"),
     ),
     Step(
-        "limits-of-codes",
+        "clip-before-quantize",
         "Q(Clip(x), s, z) => Q(x, s, z)",
         "exact",
-        limits_of_codes,
+        clip_before_quantize,
         frozenset({"QuantizeLinear"}),
-        ("the scale and the zero point are one constant each", "the limits hold the smallest and the largest code"),
+        ("s and z are constant scalars", "the limits contain the range of the quantized type"),
     ),
     Step(
         "zero-points-of-zero",
-        "DQ(codes, s, 0) => DQ(codes, s)",
+        "DQ(q, s, 0) => DQ(q, s)",
         "exact",
-        zeros_alone,
+        zero_points_of_zero,
         frozenset({"DequantizeLinear"}),
-        ("there are several zero points, all 0",),
+        ("the zero point is a constant vector of zeros",),
     ),
 )

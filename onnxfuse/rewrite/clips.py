@@ -1,4 +1,4 @@
-"""Clips that never bind are dropped, and Clips of clipped values become one Clip or Relu."""
+"""Clips that have no effect are removed, and a Clip of a clipped value becomes one Clip or Relu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfuse.rewrite.work import Miss, Work
 
 
 def clip_limits(work: Work, node: Node) -> tuple[float, float]:
-    """The limits of a Clip: attributes of old ones, inputs of others."""
+    """The limits of a Clip, from attributes (opset < 11) or inputs; infinite where absent. Raises Miss."""
     given = [node.attrs.get(name) for name in ("min", "max")]
     ends = [single(work, v) if v else None for v in (*node.inputs[1:], "", "")]
     low, high = (end if end is not None else other for end, other in zip(ends, given, strict=False))
@@ -22,30 +22,30 @@ def clip_limits(work: Work, node: Node) -> tuple[float, float]:
 
 
 def single(work: Work, value: str) -> float:
-    """The one element of a constant."""
+    """The value of a constant of one element. Raises Miss."""
     found = work.constants.get(value) if value else None
     if found is None or found.size != 1:
-        raise Miss(f"{value or 'an absent input'} is not one number that is known")
+        raise Miss(f"{value or 'an absent input'} is not a constant scalar")
     return float(found.load().reshape(()))
 
 
-def idle_clip(work: Work, at: int, trust: bool) -> Draft:
-    """Clip gives way to what it reads, where that lies within the limits anyway; NaN stays NaN in both."""
+def redundant_clip(work: Work, at: int, trust: bool) -> Draft:
+    """A Clip whose input is proven to lie within its limits is replaced by the input; both propagate NaN."""
     node = work.nodes[at]
     low, high = clip_limits(work, node)
     found = Ranges(work).of(node.inputs[0])
     if not (low <= found.low and found.high <= high):
-        raise Miss(f"{node.inputs[0]} may be from {found.low:g} to {found.high:g}")
+        raise Miss(f"{node.inputs[0]} is only known to lie in [{found.low:g}, {found.high:g}]")
     return Draft(work, at).replace(node.outputs[0], node.inputs[0])
 
 
-def limits_of_limits(work: Work, at: int, trust: bool) -> Draft:
-    """A Clip or Relu of a Clip or Relu is one of them: the inner limits, seen through the outer ones."""
+def clip_of_clip(work: Work, at: int, trust: bool) -> Draft:
+    """A Clip or Relu of a Clip or Relu is one of them, whose limits are the inner ones clipped by the outer ones."""
     outer = work.nodes[at]
     inner = work.made_by(outer.inputs[0], "Clip", *(["Relu"] if outer.op == "Clip" else []))
     ends, limits = _limits(work, outer), _limits(work, inner)
     if ends[0] > ends[1] or limits[0] > limits[1] or any(np.isnan((*ends, *limits))):
-        raise Miss("a lower limit is above the upper one")
+        raise Miss("min is above max, or a limit is NaN")
     low, high = (min(max(end, ends[0]), ends[1]) for end in limits)
     draft, x, dtype = Draft(work, at), inner.inputs[0], work.type(inner.inputs[0]).dtype
     if (low, high) == (0.0, inf):
@@ -62,13 +62,13 @@ def _limits(work: Work, node: Node) -> tuple[float, float]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("idle-clip", "Clip(x) => x", "exact", idle_clip, frozenset({"Clip"}), ("x is proven to lie within",)),
+    Step("redundant-clip", "Clip(x) => x", "exact", redundant_clip, frozenset({"Clip"}), ("x is within the limits",)),
     Step(
-        "limits-of-limits",
+        "clip-of-clip",
         "Clip(Clip(x)) => Clip(x)",
         "exact",
-        limits_of_limits,
+        clip_of_clip,
         frozenset({"Clip", "Relu"}),
-        ("the limits are numbers that are known; Relu is a Clip from 0 on",),
+        ("the limits are constant scalars; Relu counts as a Clip with min = 0",),
     ),
 )

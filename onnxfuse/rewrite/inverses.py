@@ -1,4 +1,4 @@
-"""Movement that is undone: Split that is joined again, a Transpose inverted behind elementwise work."""
+"""Pairs of data movements that cancel: Concat of a Split, and inverse transpositions around elementwise operators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from onnxfuse.rewrite.folding import load_of
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
-_LONGEST = 8  # elementwise nodes between a movement and what undoes it
+_LONGEST = 8  # most elementwise nodes between a movement and its inverse
 
 
-def put_together(work: Work, at: int, trust: bool) -> Draft:
-    """Concat of all parts of a value, in their order, is the value."""
+def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
+    """The Concat of all parts of a value, in order, is replaced by the value."""
     node = work.nodes[at]
     (whole,) = work.definitions(at)
     axis = work.view(node).axis(work.view(node).attr("axis", 0), len(whole.axes))
@@ -25,25 +25,25 @@ def put_together(work: Work, at: int, trust: bool) -> Draft:
         own = [d for d in work.definitions(maker) if d.name == part] if maker is not None else []
         load = load_of(own[0]) if own else None
         if load is None or (source and load.source != source):
-            raise Miss(f"{part} is no part of {source or 'another value'}")
+            raise Miss(f"{part} is not a part of {source or 'another value'}")
         want = [Index.of(a) + (offset if k == axis else 0) for k, a in enumerate(own[0].axes)]
         if list(load.index) != want:
-            raise Miss(f"{part} is another part of {load.source}, or not in its place")
+            raise Miss(f"{part} is not the next part of {load.source} along the axis")
         source, offset = load.source, offset + own[0].shape[axis]
     return Draft(work, at).replace(node.outputs[0], source)
 
 
-def moved_back(work: Work, at: int, trust: bool) -> Draft:
-    """A Transpose or Reshape that undoes another one across elementwise operators with numbers beside."""
+def inverse_movement(work: Work, at: int, trust: bool) -> Draft:
+    """A Transpose or Reshape and its inverse cancel, with elementwise operators of constant scalars in between."""
     outer, chain = work.nodes[at], list[Node]()
     inner = work.node(outer.inputs[0])
     while inner is not None and inner.op != outer.op and len(chain) < _LONGEST:
         if not work.single_use(inner.outputs[0]):
-            raise Miss(f"{inner.outputs[0]} is also used elsewhere")
+            raise Miss(f"{inner.outputs[0]} has other readers")
         chain.append(inner)
         inner = work.node(_only_operand(work, inner))
     if inner is None or inner.op != outer.op or not inner.standard or not chain:
-        raise Miss(f"no {outer.op} above to be undone")
+        raise Miss(f"there is no {outer.op} above that it could cancel")
     _check_undone(work, inner, outer)
     draft, value = Draft(work, at), inner.inputs[0]
     for node in reversed(chain):
@@ -53,11 +53,11 @@ def moved_back(work: Work, at: int, trust: bool) -> Draft:
 
 
 def _only_operand(work: Work, node: Node) -> str:
-    """The operand of an elementwise node beside which there are only numbers."""
+    """The only operand of an elementwise node that is not a constant scalar. Raises Miss."""
     wide = [i for i in node.reads if i not in work.constants]
     numbers = [i for i in node.reads if i in work.constants]
     if not node.standard or len(set(wide)) != 1 or any(work.constants[i].size != 1 for i in numbers):
-        raise Miss(f"{node.op} reads more than one value and numbers")
+        raise Miss(f"{node.op} has another operand that is no constant scalar")
     if any(len(work.type(i).shape) > len(work.type(wide[0]).shape) for i in numbers):
         raise Miss(f"{node.op} changes the rank")
     definitions = work.definitions(work.maker[node.outputs[0]])
@@ -72,31 +72,31 @@ def _only_operand(work: Work, node: Node) -> str:
 def _check_undone(work: Work, inner: Node, outer: Node) -> None:
     if outer.op == "Reshape":
         if work.type(inner.inputs[0]).shape != work.type(outer.outputs[0]).shape:
-            raise Miss("the shape is another one than before")
+            raise Miss("the Reshape does not restore the original shape")
         return
     (first,), (second,) = (work.definitions(work.maker[n.outputs[0]]) for n in (inner, outer))
     perms = [
         work.view(n).attr("perm", tuple(reversed(range(len(d.axes))))) for n, d in ((inner, first), (outer, second))
     ]
     if [perms[0][p] for p in perms[1]] != list(range(len(perms[0]))):
-        raise Miss("the axes are in another order than before")
+        raise Miss("the Transpose does not restore the original order of axes")
 
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "put-together",
+        "concat-of-parts",
         "Concat(all parts of x) => x",
         "exact",
-        put_together,
+        concat_of_parts,
         frozenset({"Concat"}),
-        ("the parts are in their order along the axis",),
+        ("the parts are consecutive along the axis",),
     ),
     Step(
-        "moved-back",
-        "move back(f(move(x))) => f(x)",
+        "inverse-movement",
+        "inverse_move(f(move(x))) => f(x)",
         "exact",
-        moved_back,
+        inverse_movement,
         frozenset({"Transpose", "Reshape"}),
-        ("f is elementwise with numbers beside; only f reads move(x)",),
+        ("f is elementwise, its other operands are constant scalars", "only f reads move(x)"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Values between kernels that lie in fewer bits: which they are, and what reads and stores them."""
+"""Values between kernels with a narrower storage type: which they are, and what reads and stores them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def planned(*extras: tuple[str, ...], precision: str = "bf16") -> Plan:
     return plan(load(proto.SerializeToString(), Options()), ROWS, options, legality=legality)
 
 
-def test_what_kernels_alone_make_and_read_is_held_in_fewer_bits() -> None:
+def test_values_between_kernels_have_a_narrower_storage_type() -> None:
     """Not b, which is an output of the model, nor s, which the runtime reads."""
     made = planned(("avx512bf16",))
-    assert made.held == {"a": BF16, "d": BF16}  # c stays in its kernel
+    assert made.storage_types == {"a": BF16, "d": BF16}  # c stays in its kernel
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_rows_of_products_have_no_other_type_elsewhere(precision: str) -> None:
-    assert not planned(("avx512bf16",), precision=precision).held
-    assert not planned(("avx512bf16",), ()).held  # another target of the library has no such rows
+    assert not planned(("avx512bf16",), precision=precision).storage_types
+    assert not planned(("avx512bf16",), ()).storage_types  # another target of the library has no such rows
 
 
 def test_readers_widen_and_makers_round() -> None:
@@ -61,8 +61,8 @@ def test_readers_widen_and_makers_round() -> None:
         lowered = lower(group, made, ROWS)
         assert isinstance(lowered, Lowered)
         for d in lowered.definitions:
-            assert d.value.dtype == made.held.get(d.name, F32)
-            assert all(x.dtype == made.held.get(x.source, F32) for x in loads(d.value))
+            assert d.value.dtype == made.storage_types.get(d.name, F32)
+            assert all(x.dtype == made.storage_types.get(x.source, F32) for x in loads(d.value))
         assert {v: t.dtype for v, t in lowered.types.items() if t.dtype != F32} == {
-            v: BF16 for v in lowered.types if v in made.held
+            v: BF16 for v in lowered.types if v in made.storage_types
         }
