@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,6 +67,16 @@ def convert(
         _add_node(parts, raw, path + name, payloads)
     _check(parts, [o.name for o in graph.output])
     return parts
+
+
+def names_in(graph: onnx.GraphProto, path: str) -> Iterator[str]:
+    """The names that the nodes of a body have, and those of bodies inside it."""
+    for raw, name in zip(graph.node, _unique_names(graph.node), strict=True):
+        yield path + name
+        for a in raw.attribute:
+            inside = (a.g,) if a.type == _KIND.GRAPH else a.graphs
+            for number, inner in enumerate(inside):
+                yield from names_in(inner, f"{path}{name}/{a.name}/" + (f"{number}/" if a.type == _KIND.GRAPHS else ""))
 
 
 def _unique_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:

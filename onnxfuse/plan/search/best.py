@@ -15,12 +15,13 @@ from onnxfuse.ir.group import Candidate
 from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import Prices, Seconds
-from onnxfuse.plan.refusals import BUDGET, duration
+from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
+from onnxfuse.plan.unlocks import ALONE, BUDGET
 
 MERGED = "merged"  # who proposes what neighbours that were chosen are merged to
 
@@ -120,7 +121,7 @@ class _Choosing:
         if kernel is None or runtime is None:
             return Decision("E-COST", (n.name,), f"no time is known for {n.op} as a kernel", BUDGET)
         said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} in the runtime"
-        return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
+        return Decision("E-COST", (n.name,), said, ALONE)
 
     def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All that was proposed, with what it takes and why it lost."""
