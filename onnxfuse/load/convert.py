@@ -120,7 +120,7 @@ def _add_node(parts: Parts, raw: onnx.NodeProto, name: str, payloads: Payloads) 
             outputs=tuple(raw.output),
             attrs=attrs,
             name=name,
-            domain=raw.domain,
+            domain="" if raw.domain == "ai.onnx" else raw.domain,
             origin=(name,),
             captures=tuple(sorted(captures)),
             raw=raw if opaque else None,
