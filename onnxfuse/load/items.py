@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import onnx
-
-from onnxfuse.ir.dtype import DType, dtype_of
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import Constant, Node, TensorType
 from onnxfuse.ir.index import ONE, Index, Symbol, symbols_of
-from onnxfuse.load.dims import declared_dims
 
 Extents = tuple[Index | None, ...]
 
@@ -92,18 +89,6 @@ def typed_by(found: Results, typed: Mapping[str, TensorType], symbol: Callable[[
         shape = (e if e is not None else f if f is not None else symbol(f"?{o}_{i}") for i, (e, f) in pairs)
         out[o] = TensorType(item.dtype, tuple(map(named, shape)))
     return out
-
-
-def declared_item(t: onnx.TypeProto) -> Item | None:
-    """What the model says that an input's sequence or optional holds: element type and rank, and extents in numbers."""
-    kind = t.WhichOneof("value")
-    if kind not in ("sequence_type", "optional_type"):
-        return None
-    number, dims = declared_dims(getattr(t, kind).elem_type)
-    dtype = dtype_of(number)
-    if dtype is None or dims is None:
-        return None
-    return Item(dtype, tuple(Index.of(d) if isinstance(d, int) else None for d in dims), sure=False)
 
 
 # Operators ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import inlined
-from onnxfuse.load.items import declared_item
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import File, read
@@ -173,7 +172,6 @@ def _shapes(
     proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
 ) -> Shapes:
     inputs = {name: declared_type(name, infos[name].type, typer.names) for name in parts.inputs}
-    items = {name: item for name in parts.inputs if (item := declared_item(infos[name].type)) is not None}
     setting = Setting(
         nodes=parts.nodes,
         live={n.name for n in alive(parts.nodes, [o.name for o in proto.graph.output])[0]},
@@ -184,7 +182,6 @@ def _shapes(
         declared=dict(declared((*proto.graph.value_info, *proto.graph.output))),
         inference=NodeInference(opset, parts.raw),
         names=typer.names,
-        items=items,
         through=partial(typer.results, ()),
     )
     return propagate(setting)
