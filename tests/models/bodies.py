@@ -51,7 +51,8 @@ BEHIND = """g (int64 k, float[n, 32] x) => (float[a, b] y, float[c, d, e] all, f
     h, s = Loop (k, yes, x, none) <
       body = l (int64 i, bool go, float[n, 32] h, seq(float[q, 32]) had)
           => (bool on, float[n, 32] o, seq(float[q, 32]) has) {
-        on = Identity (go)  p = Mul (h, b)  o = Tanh (p)  t = Concat <axis = 0> (o, x)  has = SequenceInsert (had, t) } >
+        on = Identity (go)  p = Mul (h, b)  o = Tanh (p)
+        t = Concat <axis = 0> (o, x)  has = SequenceInsert (had, t) } >
     m = MatMul (h, w)  v = Add (m, b)  y = Relu (v)
     z, e = Loop (three, yes, h) <
       body = l2 (int64 i, bool go, float[n, 32] h) => (bool on, float[n, 32] o, float[n, 32] g) {

@@ -166,8 +166,5 @@ def test_a_merged_decoder_is_fused_in_both_branches(name: str, tmp_path: Path) -
 def test_what_is_behind_a_loop_is_fused(tmp_path: Path) -> None:
     result = built(bodies.model("behind"), tmp_path, dry_run=True)
     groups = [set(g.nodes) for g in result.groups]
-    assert (
-        {"MatMul_4", "Add_5", "Relu_6"} in groups
-        and {"Mul_8", "Sigmoid_9"} in groups
-        and {"Add_12", "Tanh_13"} in groups
-    )
+    assert all(g in groups for g in ({"MatMul_0", "Add_0", "Relu_0"}, {"Mul_0", "Sigmoid_0"}, {"Add_1", "Tanh_0"}))
+    assert not any(r.code == "E-SHAPE-UNKNOWN" for r in result.refusals)
