@@ -29,9 +29,9 @@ def legal(node: Node, graph: Graph) -> Decision | None:
     about = node.origin or (node.name,)
     schema = schema_of(node.op, graph.opset)
     if schema is None:
-        first = _first_version(node.op)
+        later = _later_version(node.op, graph.opset)
         reason = f"{node.op} is not in opset {graph.opset}"
-        return Decision("E-OPSET", about, reason, f"an opset of {first} or newer" if first > graph.opset else "")
+        return Decision("E-OPSET", about, reason, f"an opset of {later} or newer" if later else "")
     strange = [k for k in node.attrs if k not in schema.attributes]
     if strange:
         return Decision("E-OPSET", about, f"{node.op} has no attribute {strange[0]} in opset {graph.opset}")
@@ -61,6 +61,7 @@ def _formals(node: Node, schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 @cache
-def _first_version(op: str) -> int:
-    versions = [s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == op and s.domain == ""]
-    return min(versions, default=0)
+def _later_version(op: str, opset: int) -> int:
+    """The first opset after this one that an operator is part of; 0 where there is none."""
+    every = (s for s in onnx.defs.get_all_schemas_with_history() if s.name == op and s.domain == "")
+    return min((s.since_version for s in every if s.since_version > opset and not s.deprecated), default=0)

@@ -2,90 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
-from onnxfuse.ir.dtype import BOOL, I64
+from onnxfuse.ir.absent import INVALID, OLDEST
 from onnxfuse.ir.graph import Graph, Node, TensorType
-from onnxfuse.ir.index import ONE
-from onnxfuse.load.convert import Parts, convert
-from onnxfuse.load.dims import Names, declared_dims
+from onnxfuse.ir.index import Index, Symbol, symbols_of
+from onnxfuse.load.control import FORMAL, GIVEN, NotUnderstood, Place, Typed
+from onnxfuse.load.convert import Parts, convert, names_in
+from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
+from onnxfuse.load.items import Around, Item, Items, Results, met
 from onnxfuse.load.legal import marked
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Body, Source
+from onnxfuse.load.source import Body, Closed, Source
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
 
 Types = Mapping[str, TensorType | None]
 _ROUNDS = 4  # in which types of carried values may become more general; after them they are unknown
 _SMALL = 64  # elements of constants from outside whose values ONNX inference is told
-_SCAN_WITHOUT_BATCH = 9  # the opset from which on Scan has no batch axis
+_DEEPEST = 3  # bodies in bodies whose results are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A body, and what holds it. `around` are the names that it must not define."""
+@dataclass(eq=False, slots=True)
+class Typer:
+    """Types the bodies of a model, for the graphs that hold them. What results is remembered for equal surroundings."""
 
-    outer: Graph
-    node: Node
-    proto: onnx.GraphProto
-    path: str
-    around: frozenset[str]
-    names: Names
+    model: onnx.ModelProto
     payloads: Payloads
+    names: Names
+    _parts: dict[tuple[str, ...], Parts] = field(default_factory=dict)
+    _results: dict[Any, Results] = field(default_factory=dict)
+
+    def results(self, key: tuple[str, ...], node: Node, around: Around) -> Results:
+        """What is known of the results of a control flow node in the graph at `key`."""
+        if node.op not in FORMAL or not node.standard or node.raw is None or len(key) >= 2 * _DEEPEST:
+            return Results()
+        seen = ((around.types.get(v), around.items.get(v), around.known.get(v)) for v in node.reads)
+        about = (*key, node.name, *seen)
+        if about not in self._results:
+            bodies = {a.name: self._place(key, node, a, around) for a in _graphs(node)}
+            try:
+                made = {name: self.settled(place) for name, place in bodies.items()}
+                self._results[about] = GIVEN[node.op](node, around, made)
+            except (ModelError, NotUnderstood):
+                self._results[about] = Results()
+        return self._results[about]
+
+    def _place(self, key: tuple[str, ...], node: Node, a: onnx.AttributeProto, around: Around) -> Place:
+        return Place(around, node, a.g, (*key, node.name, a.name))
+
+    def settled(self, place: Place) -> Typed:
+        """A body with types that hold in every iteration, by induction.
+
+        A carried value has at first the type of its initial value. Where the body gives it another extent, that extent
+        may be anything; where it gives another type, or one that nobody proves, nothing is known.
+        """
+        listed, outer = [v.name for v in place.proto.input], place.outer
+        formal = FORMAL[place.node.op](place, listed)
+        if {*listed} & {t.name for t in place.proto.initializer} or len({*listed}) < len(listed):
+            raise NotUnderstood("an input of it is an initializer too", "take it out of the initializers of the body")
+        parts = self._converted(place)
+        captured = parts.inputs[len(listed) :]
+        given: dict[str, TensorType | None] = {name: outer.types.get(name) for name in captured}
+        held = {name: outer.items.get(name) for name in captured}
+        symbols = _symbols(outer, (*place.node.inputs, *captured))
+        names = replace(self.names, same=dict(self.names.same))
+        types, items = dict(formal.types), dict(formal.items)
+        for _ in range(_ROUNDS):
+            shapes = self._propagated(place, parts, names, {**types, **given}, {**items, **held})
+            made = Typed(place.proto, parts, shapes, symbols)
+            sure = {o: shapes.types.get(o) for o in formal.next.values() if o not in shapes.unproven}
+            tensors = {name: _met(names, name, types[name], sure.get(o)) for name, o in formal.next.items()}
+            others = {name: met(items.get(name), made.item(o)) for name, o in formal.next.items()}
+            if all(tensors[name] == types[name] and others[name] == items.get(name) for name in formal.next):
+                return made
+            types |= tensors
+            items |= others
+        unknown: dict[str, None] = dict.fromkeys(formal.next)
+        shapes = self._propagated(place, parts, names, {**types, **unknown, **given}, {**items, **unknown, **held})
+        return Typed(place.proto, parts, shapes, symbols)
+
+    def _converted(self, place: Place) -> Parts:
+        if place.key not in self._parts:
+            version, constants = self.model.ir_version, place.outer.constants
+            parts = self._parts[place.key] = convert(place.proto, version, self.payloads, constants, place.path)
+            marked(parts, place.outer.opset)
+        return self._parts[place.key]
+
+    def _propagated(
+        self, place: Place, parts: Parts, names: Names, types: Types, items: Mapping[str, Item | None]
+    ) -> Shapes:
+        outer = place.outer
+        once = place.node.op == "If"  # a name stands for one extent: it cannot differ from iteration to iteration
+        alone = self._alone(place, parts)
+        others = {name: outer.types.get(name) for name in (v.name for v in alone.graph.input) if name not in types}
+        setting = Setting(
+            nodes=parts.nodes,
+            live={n.name for n in alive(parts.nodes, [o.name for o in place.proto.output])[0]},
+            inputs=types,
+            constants=parts.constants,
+            opset=outer.opset,
+            claimed=inferred(alone, {**others, **types}),
+            declared=dict(declared((*place.proto.value_info, *place.proto.output), named=once)),
+            inference=NodeInference(outer.opset, parts.raw),
+            names=names,
+            known={name: outer.known[name] for name in types if name in outer.known},
+            items={name: item for name, item in items.items() if item is not None},
+            through=lambda node, around: self.results(place.key, node, around),
+        )
+        shapes = propagate(setting)
+        unproven = tuple(name for name in types if name in outer.unproven)
+        return replace(shapes, facts=(*outer.facts, *shapes.facts), unproven=(*unproven, *shapes.unproven))
+
+    def _alone(self, place: Place, parts: Parts) -> onnx.ModelProto:
+        """The body as a model that declares no shape of its inputs; small constants from outside are initializers."""
+        proto = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
+        proto.functions.extend(self.model.functions)
+        proto.graph.CopyFrom(place.proto)
+        for info in (v for v in proto.graph.input if v.type.HasField("tensor_type")):
+            info.type.tensor_type.ClearField("shape")
+        own = defined(place.proto)
+        for name in (*parts.inputs, *parts.constants):
+            constant = parts.constants.get(name)
+            if name in own:
+                continue
+            if constant is not None and constant.size <= _SMALL and constant.dtype.kind in "iub":
+                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(constant.load()), name))
+            else:
+                proto.graph.input.add(name=name)
+        return proto
 
 
-@dataclass(frozen=True, slots=True)
-class _Formal:
-    """The inputs of a body that its node fills, with their types, and the output that gives each its next value."""
+def bodies_of(
+    graph: Graph, items: Items, typer: Typer, key: tuple[str, ...] = ()
+) -> tuple[tuple[Body, ...], tuple[Closed, ...]]:
+    """The bodies in a loaded graph that can be understood, bodies inside them with their own graphs; and the others.
 
-    types: dict[str, TensorType | None]
-    next: dict[str, str]
-
-
-def bodies_of(graph: Graph, names: Names, payloads: Payloads, around: frozenset[str] = frozenset()) -> tuple[Body, ...]:
-    """The bodies in a loaded graph that can be understood, bodies inside them with their own graphs.
-
-    Left out are bodies that hide an outer name, and those of nodes that nothing needs. `around` are names of the graphs
-    that hold this one.
+    Left out are those of nodes that nothing needs. `items` are what the sequences of the graph hold.
     """
-    around = around | defined(graph.source.graph)
-    found = []
-    for node in alive(graph.nodes, graph.outputs)[0] if graph.opset else ():
-        if node.raw is None or not node.standard or node.op not in _FORMAL:
-            continue
-        for a in node.raw.attribute:
-            if a.type == onnx.AttributeProto.GRAPH:
-                path = f"{node.name}/{a.name}/"
-                place = _Place(graph, node, a.g, path, around, replace(names, same=dict(names.same)), payloads)
-                with suppress(ModelError):  # what is wrong with it, the runtime says when it gets there
-                    made = _body(place)
-                    found += [Body(node.name, a.name, made)] if made is not None else []
-    return tuple(found)
+    source: Source = graph.source
+    around = Around(graph.types, items, graph.known, graph.constants, graph.opset, source.facts, source.unproven)
+    found: list[Body] = []
+    closed: list[Closed] = []
+    for node in alive(graph.nodes, graph.outputs)[0]:
+        raw = source.nodes.get(node.name)
+        for a in raw.attribute if raw is not None and node.raw is not None else ():
+            for number, proto in enumerate(_held(a)):
+                place = Place(around, node, proto, (*key, node.name, a.name))
+                try:
+                    found.append(Body(node.name, a.name, _body(place, typer, graph)))
+                except NotUnderstood as why:
+                    reason, unlock = f"the body {a.name} of {node.key} stays as it is: {why.reason}", why.unlock
+                except ModelError as problem:  # which the runtime tells when it gets there
+                    reason, unlock = f"the body {a.name} of {node.key} is not valid: {problem}", INVALID
+                else:
+                    continue
+                path = place.path if a.type == onnx.AttributeProto.GRAPH else f"{place.path}{number}/"
+                closed.append(Closed(node.name, a.name, tuple(names_in(proto, path)), reason, unlock))
+    return tuple(found), tuple(closed)
 
 
-def _body(place: _Place) -> Graph | None:
-    listed = [v.name for v in place.proto.input]
-    own = defined(place.proto)
-    overridable = set(listed) & {t.name for t in place.proto.initializer}
-    formal = _FORMAL[place.node.op](place, listed)
-    if formal is None or own & place.around or overridable or len(set(listed)) < len(listed):
-        return None
-    source: Source = place.outer.source
-    parts = convert(place.proto, source.proto.ir_version, place.payloads, place.outer.constants, place.path)
-    marked(parts, place.outer.opset)
-    given: dict[str, TensorType | None] = {name: place.outer.types.get(name) for name in parts.inputs[len(listed) :]}
-    shapes = _settled(place, parts, formal, given)
-    captured = {name: c for name, c in parts.constants.items() if place.outer.constants.get(name) is c}
-    handle = replace(
+def _body(place: Place, typer: Typer, graph: Graph) -> Graph:
+    """A body as a graph."""
+    if not graph.opset:
+        raise NotUnderstood("operators of the model's opset have no definitions", f"an opset of {OLDEST} or newer")
+    if not place.node.standard or place.node.op not in FORMAL:
+        raise NotUnderstood("what it is given is not known", "none: only those of If, Loop and Scan are fused")
+    made = typer.settled(place)
+    parts, shapes, source = made.parts, made.shapes, graph.source
+    captured = {name: c for name, c in parts.constants.items() if graph.constants.get(name) is c}
+    handle: Source = replace(
         source,
         graph=place.proto,
         nodes=parts.raw,
@@ -94,70 +190,31 @@ def _body(place: _Place) -> Graph | None:
         unproven=shapes.unproven,
         captured=captured,
         bodies=(),
+        closed=(),
         warnings=(),
     )
-    graph = typed(parts, place.proto.output, shapes, place.outer.opset, handle)
-    inner = bodies_of(graph, place.names, place.payloads, place.around)
-    return replace(graph, source=replace(handle, bodies=inner))
+    done = typed(parts, place.proto.output, shapes, graph.opset, handle)
+    bodies, closed = bodies_of(done, shapes.items, typer, place.key)
+    return replace(done, source=replace(handle, bodies=bodies, closed=closed))
 
 
-# Types of what a node fills -------------------------------------------------------------------------------------------
+def _graphs(node: Node) -> Iterator[onnx.AttributeProto]:
+    return (a for a in node.raw.attribute if a.type == onnx.AttributeProto.GRAPH)
 
 
-def _of_if(place: _Place, listed: Sequence[str]) -> _Formal | None:
-    return None if listed else _Formal({}, {})
+def _held(a: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
+    return (a.g,) if a.type == onnx.AttributeProto.GRAPH else tuple(a.graphs)
 
 
-def _of_loop(place: _Place, listed: Sequence[str]) -> _Formal | None:
-    """The number of the iteration, the condition, and what is carried on."""
-    given, outputs = place.node.inputs[2:], [o.name for o in place.proto.output]
-    if len(listed) != len(given) + 2 or len(outputs) < len(given) + 1:
-        return None
-    types = {name: place.outer.types.get(v) for name, v in zip(listed[2:], given, strict=True)}
-    for info, dtype in zip(place.proto.input[:2], (I64, BOOL), strict=True):
-        dims = declared_dims(info.type)[1]  # the runtime gives it the rank that it has here
-        types[info.name] = TensorType(dtype, (ONE,) * len(dims)) if dims is not None else None
-    return _Formal(types, dict(zip(listed[2:], outputs[1:], strict=False)))
-
-
-def _of_scan(place: _Place, listed: Sequence[str]) -> _Formal | None:
-    """States, and then one slice of each sequence."""
-    node, outputs = place.node, [o.name for o in place.proto.output]
-    count, axes = node.attrs.get("num_scan_inputs"), node.attrs.get("scan_input_axes", ())
-    if not isinstance(count, int) or not isinstance(axes, tuple) or place.outer.opset < _SCAN_WITHOUT_BATCH:
-        return None
-    states = len(node.inputs) - count
-    if len(listed) != len(node.inputs) or not 0 <= states <= len(outputs):
-        return None
-    types = {name: place.outer.types.get(v) for name, v in zip(listed, node.inputs, strict=True)}
-    for k, name in enumerate(listed[states:]):
-        t, axis = types[name], axes[k] if k < len(axes) else 0
-        if t is None or not isinstance(axis, int) or not -len(t.shape) <= axis < len(t.shape):
-            types[name] = None
-        else:
-            at = axis % len(t.shape)
-            types[name] = TensorType(t.dtype, (*t.shape[:at], *t.shape[at + 1 :]))
-    return _Formal(types, dict(zip(listed[:states], outputs, strict=False)))
-
-
-_FORMAL = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
-
-
-def _settled(place: _Place, parts: Parts, formal: _Formal, given: Types) -> Shapes:
-    """Types that hold in every iteration, by induction.
-
-    A carried value has at first the type of its initial value. Where the body gives it another extent, that extent may
-    be anything; where it gives another type, or one that nobody proves, nothing is known.
-    """
-    types = dict(formal.types)
-    for _ in range(_ROUNDS):
-        shapes = _propagated(place, parts, {**types, **given})
-        sure = {o: shapes.types.get(o) for o in formal.next.values() if o not in shapes.unproven}
-        met = {name: _met(place.names, name, types[name], sure.get(o)) for name, o in formal.next.items()}
-        if all(met[name] == types[name] for name in met):
-            return shapes
-        types |= met
-    return _propagated(place, parts, {**types, **dict.fromkeys(formal.next), **given})
+def _symbols(outer: Around, values: Sequence[str]) -> frozenset[Symbol]:
+    """The symbols in what is known of some values."""
+    extents: list[Index] = []
+    for v in values:
+        t, item = outer.types.get(v), outer.items.get(v)
+        extents += t.shape if t is not None else ()
+        extents += [e for e in (item.shape or () if item is not None else ()) if e is not None]
+        extents += outer.known.get(v, ())
+    return frozenset(chain.from_iterable(map(symbols_of, extents)))
 
 
 def _met(names: Names, name: str, have: TensorType | None, made: TensorType | None) -> TensorType | None:
@@ -166,45 +223,3 @@ def _met(names: Names, name: str, have: TensorType | None, made: TensorType | No
         return None
     pairs = enumerate(zip(have.shape, made.shape, strict=True))
     return TensorType(have.dtype, tuple(e if e == f else names.symbol(f"?{name}_{i}") for i, (e, f) in pairs))
-
-
-def _propagated(place: _Place, parts: Parts, types: Types) -> Shapes:
-    outer, source = place.outer, place.outer.source
-    once = place.node.op == "If"  # a name stands for one extent: it cannot differ from iteration to iteration
-    alone = _alone(place, parts)
-    others = {name: outer.types.get(name) for name in (v.name for v in alone.graph.input) if name not in types}
-    setting = Setting(
-        nodes=parts.nodes,
-        live={n.name for n in alive(parts.nodes, [o.name for o in place.proto.output])[0]},
-        inputs=types,
-        constants=parts.constants,
-        opset=outer.opset,
-        claimed=inferred(alone, {**others, **types}),
-        declared=dict(declared((*place.proto.value_info, *place.proto.output), named=once)),
-        inference=NodeInference(outer.opset, parts.raw),
-        names=place.names,
-        known={name: outer.known[name] for name in types if name in outer.known},
-    )
-    shapes = propagate(setting)
-    unproven = tuple(name for name in types if name in source.unproven)
-    return replace(shapes, facts=(*source.facts, *shapes.facts), unproven=(*unproven, *shapes.unproven))
-
-
-def _alone(place: _Place, parts: Parts) -> onnx.ModelProto:
-    """The body as a model that declares no shape of its inputs; small constants from outside are its initializers."""
-    source: Source = place.outer.source
-    proto = onnx.ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
-    proto.functions.extend(source.proto.functions)
-    proto.graph.CopyFrom(place.proto)
-    for info in (v for v in proto.graph.input if v.type.HasField("tensor_type")):
-        info.type.tensor_type.ClearField("shape")
-    own = defined(place.proto)
-    for name in (*parts.inputs, *parts.constants):
-        constant = parts.constants.get(name)
-        if name in own:
-            continue
-        if constant is not None and constant.size <= _SMALL and constant.dtype.kind in "iub":
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(constant.load()), name))
-        else:
-            proto.graph.input.add(name=name)
-    return proto

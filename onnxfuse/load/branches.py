@@ -14,6 +14,7 @@ import onnx
 
 from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.load.inline import defined
+from onnxfuse.load.names import rename_here
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source
 from onnxfuse.runtime.graphs import graphs
@@ -161,7 +162,7 @@ def _opened(
             given.add(have)
         elif want:
             again.append(onnx.helper.make_node("Identity", [new.get(have, have)], [want]))
-    _rename(branch, new)
+    rename_here(branch, new)
     for inner in (*branch.node, *again):
         inner.name = f"{node.name or node.output[0]}/{name}/{inner.name or inner.output[0]}"
     graph.initializer.extend(branch.initializer)
@@ -179,18 +180,3 @@ def _fresh(name: str, names: Counter[str]) -> str:
         name += "'"
     names[name] += 1
     return name
-
-
-def _rename(graph: onnx.GraphProto, new: Mapping[str, str]) -> None:
-    """Values under other names, in a graph and wherever graphs inside it read them."""
-    for v in (*graph.initializer, *graph.value_info, *graph.output):
-        v.name = new.get(v.name, v.name)
-    for t in graph.sparse_initializer:
-        t.values.name = new.get(t.values.name, t.values.name)
-    for node in graph.node:
-        node.input[:] = [new.get(v, v) for v in node.input]
-        node.output[:] = [new.get(v, v) for v in node.output]
-        for a in node.attribute:
-            for inner in (a.g, *a.graphs) if a.type == a.GRAPH else a.graphs:
-                own = defined(inner)
-                _rename(inner, {old: name for old, name in new.items() if old not in own})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +69,16 @@ def convert(
     return parts
 
 
+def names_in(graph: onnx.GraphProto, path: str) -> Iterator[str]:
+    """The names that the nodes of a body have, and those of bodies inside it."""
+    for raw, name in zip(graph.node, _unique_names(graph.node), strict=True):
+        yield path + name
+        for a in raw.attribute:
+            inside = (a.g,) if a.type == _KIND.GRAPH else a.graphs
+            for number, inner in enumerate(inside):
+                yield from names_in(inner, f"{path}{name}/{a.name}/" + (f"{number}/" if a.type == _KIND.GRAPHS else ""))
+
+
 def _unique_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:
     """The names of the nodes; `OP_K` for those without, and with a suffix for duplicates."""
     nodes = list(nodes)
@@ -110,7 +120,7 @@ def _add_node(parts: Parts, raw: onnx.NodeProto, name: str, payloads: Payloads) 
             outputs=tuple(raw.output),
             attrs=attrs,
             name=name,
-            domain=raw.domain,
+            domain="" if raw.domain == "ai.onnx" else raw.domain,
             origin=(name,),
             captures=tuple(sorted(captures)),
             raw=raw if opaque else None,

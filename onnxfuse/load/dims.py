@@ -55,7 +55,8 @@ class Names:
         if text in self.values or text in self.renamed or text.isidentifier():
             return None
         try:
-            return self._value(ast.parse(text, mode="eval").body)
+            found = self._value(ast.parse(text, mode="eval").body)
+            return found if found.constant is None else None  # to the runtime a number is a name as any other
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return None
 

@@ -28,6 +28,9 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     for info in bare.graph.input:
+        inside = info.type.sequence_type.elem_type
+        if info.type.HasField("sequence_type") and inside.HasField("tensor_type"):
+            inside.tensor_type.ClearField("shape")  # nobody checks what callers put into a sequence
         known = inputs.get(info.name)
         if known is not None:
             info.type.CopyFrom(type_proto(known, repr))

@@ -10,15 +10,16 @@ from functools import partial
 import onnx
 
 from onnxfuse.config import Options
+from onnxfuse.ir.absent import OLDEST
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load.bodies import bodies_of
+from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
-from onnxfuse.load.dims import Names, declared_type, names_of
+from onnxfuse.load.dims import declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
-from onnxfuse.load.names import defined_once, respelled
+from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import File, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
@@ -28,7 +29,6 @@ from onnxfuse.load.typed import declared, typed
 from onnxfuse.runtime import inference
 from onnxfuse.runtime.graphs import bounded, graphs
 
-OLDEST = 7  # the first opset whose broadcasting is that of NumPy
 UNSTATED = 21  # the newest opset of ONNX Runtime 1.18, the oldest supported one
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
 
@@ -50,6 +50,8 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     if options.constant_initializers:
         _take_as_constants(proto.graph)
     spelled = {} if already_fused else respelled(proto)
+    if not already_fused:
+        unhidden(proto)
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
@@ -75,7 +77,8 @@ def _graph(
     names = names_of(_as_loaded(options, spelled), infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
     marked(parts, opset)
-    shapes = _shapes(proto, parts, infos, names, opset)
+    typer = Typer(proto, payloads, names)
+    shapes = _shapes(proto, parts, infos, typer, opset)
     _check_subgraph_data(proto, payloads)
     if parts.overridable:
         warnings.append(
@@ -100,8 +103,8 @@ def _graph(
         warnings=(*warnings, *shapes.warnings),
     )
     graph = typed(parts, proto.graph.output, shapes, opset, handle)
-    bodies = () if already_fused else bodies_of(graph, names, payloads)
-    return replace(graph, source=replace(handle, bodies=bodies))
+    bodies, closed = ((), ()) if already_fused else bodies_of(graph, shapes.items, typer)
+    return replace(graph, source=replace(handle, bodies=bodies, closed=closed))
 
 
 def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
@@ -166,9 +169,9 @@ def _version(op: str, opset: int) -> int | None:
 
 
 def _shapes(
-    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], names: Names, opset: int
+    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
 ) -> Shapes:
-    inputs = {name: declared_type(name, infos[name].type, names) for name in parts.inputs}
+    inputs = {name: declared_type(name, infos[name].type, typer.names) for name in parts.inputs}
     setting = Setting(
         nodes=parts.nodes,
         live={n.name for n in alive(parts.nodes, [o.name for o in proto.graph.output])[0]},
@@ -178,7 +181,8 @@ def _shapes(
         claimed=inferred(proto, inputs),
         declared=dict(declared((*proto.graph.value_info, *proto.graph.output))),
         inference=NodeInference(opset, parts.raw),
-        names=names,
+        names=typer.names,
+        through=partial(typer.results, ()),
     )
     return propagate(setting)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import helper
 
+from onnxfuse.load.inline import defined
 from onnxfuse.runtime.graphs import graphs, subgraphs
 
 _TENSOR = onnx.TensorProto
@@ -63,6 +64,44 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             values[:] = [names.get(v, v) for v in values]
         for inner in subgraphs(node):
             rename(inner, names)
+
+
+def rename_here(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give values of a graph other names, and wherever graphs inside it read them."""
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        info.name = names.get(info.name, info.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(v, v) for v in values]
+        for inner in subgraphs(node):
+            own = defined(inner)
+            rename_here(inner, {old: name for old, name in names.items() if old not in own})
+
+
+def unhidden(proto: onnx.ModelProto) -> None:
+    """Give values of bodies other names where a graph around them has the same, in place: they hide that one."""
+    if any(True for node in proto.graph.node for _ in subgraphs(node)):
+        _unhide(proto.graph, set(), {name for graph in graphs(proto.graph) for name in _names(graph)})
+
+
+def _unhide(graph: onnx.GraphProto, around: set[str], every: set[str]) -> None:
+    around = around | defined(graph)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            hiding = sorted(defined(inner) & around)
+            if hiding:
+                rename_here(inner, {name: _fresh(name, every) for name in hiding})
+            _unhide(inner, around, every)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
 
 
 def defined_once(proto: onnx.ModelProto) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, e
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
+from onnxfuse.load.items import Around, Inputs, Item, Items, Results, results_of, typed_by
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
@@ -27,7 +28,10 @@ _PASSES = 8  # rounds after which equalities are looked for no more; each needs 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word."""
+    """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word.
+
+    `through` gives what is known of the results of a node with bodies.
+    """
 
     nodes: Sequence[Node]
     live: Container[str]  # names of the nodes that run whenever the model does
@@ -39,17 +43,20 @@ class Setting:
     inference: NodeInference
     names: Names
     known: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)  # elements of inputs, where they are known
+    items: Items = field(default_factory=dict)  # of inputs
+    through: Callable[[Node, Around], Results] = lambda node, around: Results()
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """A type (or None) for every value, the known integers, and what they rest on.
+    """A type (or None) for every value, what sequences hold, the known integers, and what they rest on.
 
     `facts` are at least 0 in every run in which the model succeeds; the types of `unproven` values are the model's own
     word; `warnings` are sentences about claims that contradict each other.
     """
 
     types: Mapping[str, TensorType | None]
+    items: Items
     known: Mapping[str, tuple[Index, ...]]
     facts: tuple[Index, ...]
     unproven: tuple[str, ...]
@@ -72,7 +79,8 @@ def propagate(setting: Setting) -> Shapes:
         if not done.equal:  # what no operator says to be the extent is the smaller one
             found = {s: expanded(within(limit, extent)) for s, (limit, extent) in done.minima.items()}
             setting.names.same.update(found)
-    return Shapes(done.types, done.known, tuple(facts), tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
+    told = tuple(dict.fromkeys(done.warnings))
+    return Shapes(done.types, done.items, done.known, tuple(facts), tuple(done.unproven), told)
 
 
 @dataclass(slots=True)
@@ -82,6 +90,7 @@ class _Pass:
     setting: Setting
     facts: Sequence[Index]
     types: dict[str, TensorType | None] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
     known: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)  # known small tensors of any rank, floating ones too
     aliases: dict[str, Index] = field(default_factory=dict)  # what names of whole-model inference stand for
@@ -93,6 +102,7 @@ class _Pass:
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> None:
+        self.items |= self.setting.items
         for name, t in self.setting.inputs.items():
             self.types[name] = t
             self.aliases.update((repr(e), e) for e in (t.shape if t else ()))
@@ -122,7 +132,7 @@ class _Pass:
                 self.unproven.pop(node.outputs[0], None)
             if node.op == "Slice" and node.standard:
                 typed = self._sliced(view, typed)
-            self.types.update(typed)
+            self.types.update(typed | self._held(node, typed))
         for d in definitions:
             if d.name in node.outputs:
                 self.types[d.name] = self._checked(node, d)
@@ -178,6 +188,24 @@ class _Pass:
                 continue
             out[o] = TensorType(dtype, tuple(named(self._extent(o, i, ranks[0], own)) for i in range(ranks[0])))
         return out
+
+    def _held(self, node: Node, typed: Mapping[str, TensorType]) -> dict[str, TensorType]:
+        """Types of what comes out of bodies, sequences and optionals; what is known of those is kept."""
+        setting = self.setting
+        if node.raw is None or not setting.opset:
+            found = results_of(Inputs(node, self.types, self.items))
+        elif all(not o or (self._settled(o) and o not in self.unproven) for o in node.outputs):
+            return {}
+        else:
+            known = (self.types, self.items, self.known, setting.constants)
+            found = setting.through(node, Around(*known, setting.opset, self.facts, self.unproven))
+        self.items |= found.items
+        for o, item in found.tensors.items():
+            if not item.sure:
+                self.unproven[o] = None
+            elif item.shape is not None and None not in item.shape:
+                self.unproven.pop(o, None)
+        return typed_by(found, typed, setting.names.symbol)
 
     def _settled(self, o: str) -> bool:
         """Whether whole-model inference leaves nothing to ask about a value."""

@@ -26,6 +26,20 @@ class Body:
     graph: Graph
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A body that is not understood.
+
+    Its place, the names of its nodes and of those inside them, the reason, and what would change that.
+    """
+
+    node: str
+    attribute: str
+    nodes: tuple[str, ...]
+    reason: str
+    unlock: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """A loaded model. `proto` is the whole ModelProto, functions inlined; its large payloads are stubs (see `wire`).
@@ -50,6 +64,7 @@ class Source:
     already_fused: bool = False  # the model has generated kernels already: it is copied unchanged
     captured: Mapping[str, Constant] = field(default_factory=dict)  # constants of outer graphs that a body reads
     bodies: tuple[Body, ...] = ()  # subgraphs of its nodes; nested ones are in the source of their graph
+    closed: tuple[Closed, ...] = ()  # bodies of its nodes that are not understood
     warnings: tuple[str, ...] = ()  # sentences about oddities of the model
 
     @property

@@ -179,7 +179,8 @@ def batch_normalization(view: View) -> tuple[Definition, ...]:
     if view.attr("training_mode", 0) or any(view.node.outputs[1:]):
         raise view.refuse("E-NO-KERNEL", "training mode", "export the model for inference: one output, training_mode 0")
     if not view.attr("spatial", 1):
-        raise view.refuse("E-NO-KERNEL", "statistics per element (spatial=0) are not supported")
+        said = "statistics per element (spatial=0) are not supported"
+        raise view.refuse("E-NO-KERNEL", said, "Sub, Div, Mul and Add in its place")
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
     channels = axes[1].extent if len(axes) > 1 else ONE
@@ -273,7 +274,7 @@ def shift(view: View) -> tuple[Definition, ...]:
     names = {"LEFT": "shift_left", "RIGHT": "shift_right"}
     direction = view.attr("direction", "")
     if direction not in names:
-        raise view.refuse("E-NO-KERNEL", f"direction {direction!r} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"direction {direction!r} is not supported", "direction LEFT or RIGHT")
     return pointwise("BitShift", fn(names[direction])).define(view)
 
 

@@ -234,7 +234,7 @@ def lp_normalization(view: View) -> tuple[Definition, ...]:
     s, have, x = Stages(view), view.shape(0), wide(view)
     over, p = (view.axis(view.attr("axis", -1), len(have)),), view.attr("p", 2)
     if p not in (1, 2):
-        raise view.refuse("E-NO-KERNEL", f"a norm with p = {p} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"a norm with p = {p} is not supported", "p 1 or 2")
     lift = (lambda at: apply("abs", x(at))) if p == 1 else (lambda at: square(x(at)))
     norm = s.reduced("%norm", have, over, "sum", lift, (lambda v: apply("sqrt", v)) if p == 2 else None)
 

@@ -66,7 +66,8 @@ def activated(view: View, x: Scalar, parameters: tuple[float, ...]) -> Scalar:
     """x after the activation that the node names."""
     name = view.attr("activation", "")
     if name not in ACTIVATIONS:
-        raise view.refuse("E-NO-KERNEL", f"activation {name} is not supported")
+        usable = ", ".join(ACTIVATIONS)
+        raise view.refuse("E-NO-KERNEL", f"activation {name} is not supported", f"one of {usable}")
     defaults = {"LeakyRelu": (0.01, 0.0), "HardSigmoid": (0.2, 0.5)}.get(name, (0.0, 0.0))
     alpha, beta = (*parameters, *defaults[len(parameters) :])[:2]
     return ACTIVATIONS[name](x, alpha, beta)

@@ -77,7 +77,7 @@ def pad(view: View) -> tuple[Definition, ...]:
     """Pad in every mode."""
     mode = view.attr("mode", "constant")
     if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported", "mode constant, edge, reflect or wrap")
     made = margins(view)
     for m in made:
         _demand(view, mode, m)

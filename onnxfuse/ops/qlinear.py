@@ -21,6 +21,7 @@ from onnxfuse.ops.quantized import code_of, coded, dequantize, ends, parameter, 
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import number, total
 
+CHANNELS = "channels_last 0, with Transposes around it"
 _CODES = 10  # the first opset with QuantizeLinear
 _FAMILIES = (elementwise, movement, normalization, pooling)
 
@@ -34,7 +35,7 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
 
     def define(view: View) -> tuple[Definition, ...]:
         if view.attr("channels_last", 0):
-            raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported")
+            raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported", CHANNELS)
         end = result or len(view.node.inputs)
         numbers = [_decoded(view, i, f"{view.out()}%{i}") for i in range(first, end, 3)]
         node = replace(
@@ -101,7 +102,7 @@ def averaged(view: View) -> tuple[Definition, ...]:
     """QLinearGlobalAveragePool: the sum of an image, as integers, times one factor."""
     have, dtype = view.shape(0), view.dtype(0)
     if view.attr("channels_last", 0):
-        raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported")
+        raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported", CHANNELS)
     axes = view.axes((*have[:2], *(ONE for _ in have[2:])))
     places = tuple(Axis(f"{view.out()}:k{i}", e) for i, e in enumerate(have[2:]))
     code = view.load(0, (*map(Index.of, axes[:2]), *map(Index.of, places)))

@@ -14,6 +14,7 @@ from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Stages, here
 
+_INTEGERS = "quantized values of int8, uint8, int16 or uint16"
 _SHORT = 16  # bits of the widest quantized type that saturates exactly in float32
 
 
@@ -23,9 +24,9 @@ def quantize(view: View) -> tuple[Definition, ...]:
     at = here(axes)
     dtype = view.dtype(2) if view.has(2) else _named(view, "output_dtype", U8)
     if dtype.kind not in "iu" or dtype.bits > _SHORT:
-        raise view.refuse("E-DTYPE", f"quantized values of type {dtype} are not supported")
+        raise view.refuse("E-DTYPE", f"quantized values of type {dtype} are not supported", _INTEGERS)
     if _named(view, "precision", F32) != F32:
-        raise view.refuse("E-DTYPE", "a precision other than float32 is not supported")
+        raise view.refuse("E-DTYPE", "a precision other than float32 is not supported", "precision 1 (float32)")
     place = _place(view, at)
     code = coded(cast(view.load(0, at), F32), parameter(view, 1, place), _zero(view, place), dtype)
     return (Definition(view.out(), axes, code),)
@@ -52,7 +53,9 @@ def dequantize(view: View) -> tuple[Definition, ...]:
     at = here(axes)
     dtype = _named(view, "output_dtype", view.dtype(1))
     if view.dtype(0).kind not in "iu" or not dtype.floating:
-        raise view.refuse("E-DTYPE", f"quantized values of type {view.dtype(0)} as {dtype} are not supported")
+        raise view.refuse(
+            "E-DTYPE", f"quantized values of type {view.dtype(0)} as {dtype} are not supported", _INTEGERS
+        )
     place = _place(view, at)
     exact = F32 if view.dtype(0).bits <= _SHORT else I32
     code = cast(view.load(0, at), exact)

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Table, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
-from onnxfuse.ops.stretch import TIE, Manner, Read, Stretch, Tapped, stretched, summed
+from onnxfuse.ops.stretch import NEAREST, TIE, Manner, Read, Stretch, Tapped, stretched, summed
 
 F = np.float32
 UNIT = 2.0**-30  # fixed-point unit of weights in tables
@@ -31,7 +32,7 @@ def manner(view: View) -> Manner:
     """The attributes of a node; before opset 11 coordinates are asymmetric, and rounded up when downscaling."""
     mode = view.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
-        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported", "mode nearest, linear or cubic")
     if view.opset < 11:
         return Manner(mode, "asymmetric", "simple", 0.0, False, False, 0.0)
     return Manner(
@@ -153,7 +154,8 @@ def coordinates(view: View, how: Manner, s: Stretch) -> Array:
         if m > 1:
             return np.asarray(first * (whole - F(1)) + x * (last - first) * (whole - F(1)) / (made - F(1)))
         return np.full(m, F(0.5) * (first + last) * (whole - F(1)), F)
-    raise view.refuse("E-NO-KERNEL", f"coordinate transformation mode {how.coordinates} is not supported")
+    said = f"coordinate transformation mode {how.coordinates} is not supported"
+    raise view.refuse("E-NO-KERNEL", said, "coordinate_transformation_mode half_pixel, align_corners or asymmetric")
 
 
 def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
@@ -167,7 +169,7 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
         "ceil": np.ceil,
     }
     if how.nearest not in rounding:
-        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported", NEAREST)
     return rounding[how.nearest](x)
 
 
@@ -239,9 +241,9 @@ def resize(view: View) -> tuple[Definition, ...]:
     how, made, dtype = manner(view), stretches(view), view.dtype(0)
     busy = [i for i, s in enumerate(made) if not s.idle]
     if how.mode != "nearest" and not dtype.floating and busy:
-        raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: its rounding is specific to ONNX Runtime")
+        raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: its rounding is specific to ONNX Runtime", FLOATS)
     if ZERO in view.shape(0):
-        raise view.refuse("E-NO-KERNEL", "the tensor is empty")
+        raise view.refuse("E-NO-KERNEL", "the tensor is empty", "none: it has no elements to choose from")
     stages, shape = Stages(view), list(view.shape(0))
     value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
     for i in reversed(busy):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.index import Axis, Index, Loaded, Table, entry
@@ -147,7 +148,7 @@ def _combined(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[De
         return _replaced(view, axes, updates)
     combine, dtype = COMBINES[view.attr("reduction", "none")], view.dtype(0)
     if dtype == BOOL or (combine in ("sum", "prod") and dtype != dtype.accumulator):
-        raise view.refuse("E-DTYPE", f"reduction of {dtype} elements is not supported")
+        raise view.refuse("E-DTYPE", f"reduction of {dtype} elements is not supported", FLOATS)
     landed = updates.all(combine, view.load(2, updates.index))
     return (Definition(view.out(), axes, MONOIDS[combine].merge((view.load(0, here(axes)),), (landed,))[0]),)
 

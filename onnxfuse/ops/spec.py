@@ -6,13 +6,13 @@ Shape, type, mapping type, flops, loops, the reference interpretation and the do
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from onnxfuse.ir.absent import INVALID, absent
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
@@ -256,10 +256,6 @@ class Table:
         """The row that serves a node in this opset."""
         return next((r for r in self.rows.get(node.key, ()) if r.since <= opset <= r.until), None)
 
-    def near(self, op: str) -> list[str]:
-        """Operators with a row whose names look like `op`."""
-        return difflib.get_close_matches(op, self.rows, 3)
-
 
 def table(*families: tuple[Row, ...]) -> Table:
     """The table of some families of rows; at most one row serves an operator in an opset."""
@@ -286,16 +282,16 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     """The definitions of a node's outputs, or why there are none (E-NO-KERNEL, E-OPAQUE, E-INVALID, ...)."""
     node = view.node
     if node.invalid:
-        return Decision("E-INVALID", (node.name,), f"{node.op}: {node.invalid}", "the runtime refuses it too")
+        return Decision("E-INVALID", (node.name,), f"{node.op}: {node.invalid}", INVALID)
     row = rows.find(node, view.opset)
     if row is None and node.body is not None:
         return _by_body(rows, node, node.body)
     if row is None and not node.standard:
-        return Decision("E-OPAQUE", (node.name,), f"{node.key} belongs to another domain")
+        said = f"{node.key} belongs to another domain"
+        return Decision("E-OPAQUE", (node.name,), said, f"a function {node.key} in the model, of operators of ONNX")
     if row is None:
-        what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
-        near = ", ".join(op for op in rows.near(node.op) if op != node.op)
-        return Decision("E-NO-KERNEL", (node.name,), f"{what} is not supported" + f" (similar: {near})" * bool(near))
+        versions = [(r.since, r.until) for r in rows.rows.get(node.op, ())]
+        return absent(node, view.opset, versions, rows.rows)
     try:
         view.demands.clear()
         return _settled(row.define(view), tuple(view.demands))

@@ -21,6 +21,7 @@ from onnxfuse.ops.stages import At, Lift, Stages, number
 
 Read = Callable[[Index], Scalar]  # the element at a position along an axis
 Tapped = Callable[[Index, Read], Scalar]
+NEAREST = "nearest_mode floor, ceil, round_prefer_floor or round_prefer_ceil"
 TIE = 1e-6  # distance up to which the runtime treats a coordinate as the midpoint of two elements
 
 
@@ -99,7 +100,7 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Sca
         shifts = {"floor": 0, "ceil": den - 1, "round_prefer_floor": den // 2 - 1, "round_prefer_ceil": den // 2}
         shift = (shifts | {"simple": den - 1 if scale < 1 else 0}).get(how.nearest)
         if shift is None:
-            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
+            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported", NEAREST)
         return read(greatest(ZERO, least(floor_div(x + shift, Index.of(den)), last)))
     _only_linear(view, how, s)
     low = floor_div(x, Index.of(den))
@@ -247,5 +248,5 @@ def _rounded(view: View, how: Manner, x: Scalar) -> Scalar:
     elif how.nearest == "round_prefer_ceil":
         below = apply("less_equal", beyond, const(-TIE, F32))
     else:
-        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
+        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported", NEAREST)
     return apply("select", below, low, apply("add", low, const(1, F32)))

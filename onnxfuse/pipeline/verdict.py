@@ -28,6 +28,7 @@ from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
 
 SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
 _REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
+_KEPT = "--no-verify makes a kernel of it all the same"
 _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
 
 
@@ -102,9 +103,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
     """
     reason = f"the outputs of the whole model differ: {verdict.message}"
     groups = [p.group for p in parts]
-    decisions = tuple(
-        Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify makes it an error") for g in groups
-    )
+    decisions = tuple(Decision("E-NUMERICS", g.origin or (g.name,), reason, _KEPT) for g in groups)
     out = frozenset[str]().union(*(names_of(g) for g in groups))
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
@@ -238,7 +237,7 @@ def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
     without its reductions.
     """
     decisions = tuple(
-        Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")
+        Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", f"report it; {_KEPT}")
         for p, r in failed
     )
     out = frozenset[str]()

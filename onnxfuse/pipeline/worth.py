@@ -15,6 +15,7 @@ from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of,
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
+from onnxfuse.plan.unlocks import ALONE
 from onnxfuse.target import Target
 
 FACTOR = 5.0  # by which a kernel may be predicted slower; one in ten predictions is off by more than about 1.6,
@@ -137,7 +138,7 @@ class _Predictor:
 def _refusal(part: Part, times: Times) -> Decision:
     ops = ", ".join(dict.fromkeys(n.op for n in part.group.nodes))
     said = f"{ops}: predicted to take {_shown(times.kernel)} as a kernel, {_shown(times.runtime)} in ONNX Runtime"
-    return Decision("E-COST", part.group.origin or (part.group.name,), said, "--min-group 1 makes a kernel of it")
+    return Decision("E-COST", part.group.origin or (part.group.name,), said, ALONE)
 
 
 def _shown(seconds: float) -> str:

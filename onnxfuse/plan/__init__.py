@@ -6,7 +6,7 @@ A legal group is free of cycles; its schedule (phases, stages, tiles) is decided
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from onnxfuse.config import BEST, USUAL, Options
@@ -40,7 +40,7 @@ def plan(
     """
     graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden, legality)
-    left = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
+    left = _left(graph, kinds, rows, options)
     decisions.extend(left.values())
     kinds = {i: k for i, k in kinds.items() if i not in left}
     planner = Planner(graph, kinds, rows, options, legality, costing)
@@ -48,6 +48,14 @@ def plan(
     storage_types = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
     return replace(made, decisions=tuple(decisions), storage_types=storage_types)
+
+
+def _left(graph: Graph, kinds: Mapping[int, Kind], rows: Table, options: Options) -> dict[int, Decision]:
+    """Refusals of nodes that the runtime computes better: more exactly, unless tolerances were given, or faster."""
+    found = coded_functions(graph, kinds) if options.rtol is None and options.atol is None else {}
+    if options.min_group > 1:
+        found |= integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
+    return found
 
 
 def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None) -> Plan:

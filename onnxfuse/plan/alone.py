@@ -8,6 +8,7 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.kinds import WEIGHTS, Kind
+from onnxfuse.plan.unlocks import ALONE
 
 USUAL_GROUP = 2  # the default of `--min-group`
 LARGE = 1 << 20  # bytes of weights: from here on a kernel takes 0.66 to 1.01 times the runtime's time, at 256 KB 1.05
@@ -61,4 +62,4 @@ def left_alone(group: Group, graph: Graph) -> Decision:
     said = (
         f"{group.nodes[0].op} alone with {size} KB of weights is not faster as a kernel; from {LARGE >> 10} KB on it is"
     )
-    return Decision("E-COST", names, said, "--min-group 1 makes a kernel of it")
+    return Decision("E-COST", names, said, ALONE)

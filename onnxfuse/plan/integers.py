@@ -19,6 +19,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce
 from onnxfuse.ops.spec import Definition, Table
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, WEIGHTS, WINDOW, Kind, decodes
+from onnxfuse.plan.unlocks import ALONE
 
 Kinds = Mapping[int, Kind]
 _WINDOW = 128  # the most elements of a window
@@ -33,7 +34,7 @@ def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision
     reasons = dict.fromkeys(products, "is part of a quantized product that ONNX Runtime computes in integers")
     reasons |= dict.fromkeys(beside, "is between integer convolutions, for which ONNX Runtime uses a layout of its own")
     named = {i: graph.nodes[i] for i in sorted(reasons)}
-    return {i: Decision("E-COST", (n.name,), f"{n.op} {reasons[i]}") for i, n in named.items()}
+    return {i: Decision("E-COST", (n.name,), f"{n.op} {reasons[i]}", ALONE) for i, n in named.items()}
 
 
 def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[int]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from onnxfuse.ir.graph import Decision
-from onnxfuse.plan.refusals import cut
 from onnxfuse.plan.search.scope import Members, Scope
+from onnxfuse.plan.unlocks import cut
 
 Set = int
 

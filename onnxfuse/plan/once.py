@@ -8,6 +8,7 @@ from onnxfuse.ir.compose import EXPENSIVE, cost, walk
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.kinds import Kind
+from onnxfuse.plan.unlocks import ALONE
 
 
 def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
@@ -28,7 +29,7 @@ def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision
             at = pending.pop()
             node = graph.nodes[at]
             said = f"{node.op} reads constants only: ONNX Runtime computes it once, when it loads the model"
-            found[at] = Decision("E-COST", (node.name,), said)
+            found[at] = Decision("E-COST", (node.name,), said, ALONE)
             pending += [makers[v] for v in node.reads if v in makers and makers[v] not in found]
     return found
 

@@ -27,7 +27,7 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
         if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
             n = graph.nodes[i]
             said = f"{n.op}: such products and convolutions are left to ONNX Runtime on GPUs"
-            found[i] = Decision("E-NO-KERNEL", (n.name,), said)
+            found[i] = Decision("E-NO-KERNEL", (n.name,), said, "--target cpu")
     return found
 
 

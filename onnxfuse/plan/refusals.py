@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.plan.alone import is_small_product, left_alone
 from onnxfuse.plan.kinds import Kind
-
-BUDGET = "a larger --plan-budget"
-ANCHORS = "--strategy anchors joins them"
-_MOST_BETWEEN = 3  # nodes that a user can reasonably be asked to remove
-
-
-def cut(between: Sequence[str], skipped: Sequence[re.Pattern[str]]) -> str:
-    """The unlock of a group that nodes `between` its own prevent; `skipped` are the --skip-node patterns."""
-    if not 0 < len(between) <= _MOST_BETWEEN:
-        return ""
-    if all(any(r.search(name) for r in skipped) for name in between):
-        return f"leave out the --skip-node of {', '.join(between)}"
-    return f"remove {', '.join(between)} from between them"
+from onnxfuse.plan.unlocks import ALONE
 
 
 def unworthy(nodes: Sequence[Node]) -> Decision:
     """The refusal of a group that only changes a shape."""
     ops, verb = " and ".join(dict.fromkeys(n.op for n in nodes)), "changes" if len(nodes) == 1 else "change"
     said = f"{ops} only {verb} a shape, which costs ONNX Runtime nothing"
-    return Decision("E-COST", tuple(n.name for n in nodes), said, "--min-group 1 makes a kernel of it")
+    return Decision("E-COST", tuple(n.name for n in nodes), said, ALONE)
 
 
 def too_few(groups: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> Iterator[Decision]:
@@ -47,7 +34,9 @@ def known_beforehand(graph: Graph, forbidden: Container[str]) -> Iterator[Decisi
     """Refusals of nodes that compute shapes: kernels and bodies compute these themselves, other readers need them."""
     for n in graph.nodes:
         if n.name not in forbidden and n.outputs and all(o in graph.known for o in n.outputs if o):
-            yield Decision("E-COST", (n.name,), f"{n.op} computes shapes, which kernels compute themselves")
+            yield Decision(
+                "E-COST", (n.name,), f"{n.op} computes shapes, which kernels compute themselves", "none needed"
+            )
 
 
 def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]:

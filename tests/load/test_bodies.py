@@ -108,12 +108,27 @@ def test_a_body_in_a_body_knows_what_is_around_both():
     assert other.nodes[0].name == "Loop_0/body/If_0/else_branch/Add_0"
 
 
-def test_a_body_that_hides_an_outer_name_is_left_alone():
+def test_what_hides_an_outer_name_has_another_one():
     graph = loaded("""g (bool c, float[n, 4] x) => (float[n, 4] y) {
         h = Relu (x)
         y = If (c) <then_branch = a () => (float[n, 4] t) { h = Exp (x)  t = Neg (h) },
                     else_branch = e () => (float[n, 4] u) { u = Neg (h) }> }""")
-    assert list(bodies(graph)) == ["If_0/else_branch"]
+    then, other = bodies(graph).values()
+    assert [n.outputs for n in then.nodes] == [("h_2",), ("t",)] and then.inputs == ("x",) and other.inputs == ("h",)
+
+
+def test_a_body_that_is_not_understood_is_named():
+    graph = loaded("""g (int64 k, float[n, 4] x) => (float[n, 4] y) {
+        yes = Constant <value = bool {1}> ()
+        y = Loop (k, yes, x) <body = l (int64 i, bool go, float[n, 4] h) => (bool on, float[n, 4] o) <bool go = {1}> {
+            on = Identity (go)  r = Relu (h)
+            o = If (go) <then_branch = a () => (float[n, 4] t) { t = Neg (r) },
+                         else_branch = e () => (float[n, 4] u) { u = Exp (r) }> }> }""")
+    assert not graph.source.bodies
+    (closed,) = graph.source.closed
+    inner = [f"Loop_0/body/If_0/{name}" for name in ("then_branch/Neg_0", "else_branch/Exp_0")]
+    assert closed.nodes == ("Loop_0/body/Identity_0", "Loop_0/body/Relu_0", "Loop_0/body/If_0", *inner)
+    assert "an input of it is an initializer too" in closed.reason and closed.unlock.startswith("take it out")
 
 
 def test_numbers_of_a_branch_do_not_leave_it():

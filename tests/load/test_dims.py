@@ -65,6 +65,16 @@ def test_sloppy_names_are_no_names():
     assert text(graph_of(model).types["x"]) == "float32[?x_0, ?x_1]"
 
 
+def test_a_name_that_is_a_number_is_a_name():
+    """The runtime takes any size there."""
+    model = parse("g (float[N, M] x) => (float[N, M] z) { z = Relu(x) }")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = "0"
+        info.type.tensor_type.shape.dim[1].dim_param = "2 + 1"
+    (name, other) = graph_of(model).types["z"].shape  # type: ignore[union-attr]  # it has one
+    assert name.constant is None and other.constant is None
+
+
 def test_names_that_are_expressions():
     model = parse("g (float[N, 4] x, float[M, 4] y) => (float[P, 4] z) { z = mine.F(x, y) }", imports=', "mine": 1')
     dims = [v.type.tensor_type.shape.dim[0] for v in (*model.graph.input, *model.graph.output)]

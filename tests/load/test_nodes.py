@@ -73,6 +73,14 @@ def one_node(node: onnx.NodeProto) -> onnx.ModelProto:
     return model
 
 
+def test_both_spellings_of_the_default_domain_are_one():
+    """A function body in which nodes are of ai.onnx is refused by the runtime, which knows "" there."""
+    model = parse("g (float[2] x) => (float[2] y) { a = Relu(x)\n y = Exp(a) }")
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    assert [(n.domain, n.key) for n in graph_of(model).nodes] == [("", "Relu"), ("", "Exp")]
+
+
 def test_values_that_are_no_tensors():
     """Sequences, optionals, maps and strings have no type of ours; their nodes are carried along."""
     model = parse(

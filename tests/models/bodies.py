@@ -45,7 +45,21 @@ ODD = """g (bool c, float[n, 32] x) => (float[n, 32] y) {
             k = RandomNormalLike <seed = 1.0> (m)  z = Mul (k, nought)  h = Add (m, z)  q = Exp (x)  r = Add (q, x)
             t = Add (r, h) },
         else_branch = e () => (float[n, 32] u) { v = Exp (x)  z = Mul (v, x)  u = Neg (z) } > }"""
-MODELS = {"branches": BRANCHES, "nested": NESTED, "growing": GROWING, "scanned": SCANNED, "odd": ODD}
+# Kernels behind a Loop: of what it carries on, of what its iterations gave, of a sequence that it filled.
+BEHIND = """g (int64 k, float[n, 32] x) => (float[a, b] y, float[c, d, e] all, float[r, s] rows) {
+    yes = Constant <value = bool {1}> ()  none = SequenceEmpty ()  three = Constant <value = int64 {3}> ()
+    h, s = Loop (k, yes, x, none) <
+      body = l (int64 i, bool go, float[n, 32] h, seq(float[q, 32]) had)
+          => (bool on, float[n, 32] o, seq(float[q, 32]) has) {
+        on = Identity (go)  p = Mul (h, b)  o = Tanh (p)
+        t = Concat <axis = 0> (o, x)  has = SequenceInsert (had, t) } >
+    m = MatMul (h, w)  v = Add (m, b)  y = Relu (v)
+    z, e = Loop (three, yes, h) <
+      body = l2 (int64 i, bool go, float[n, 32] h) => (bool on, float[n, 32] o, float[n, 32] g) {
+        on = Identity (go)  o = Sin (h)  g = Exp (o) } >
+    f = Mul (e, b)  all = Sigmoid (f)
+    s2 = SequenceInsert (s, z)  c = ConcatFromSequence <axis = 0> (s2)  d = Add (c, b)  rows = Tanh (d) }"""
+MODELS = {"behind": BEHIND, "branches": BRANCHES, "nested": NESTED, "growing": GROWING, "scanned": SCANNED, "odd": ODD}
 
 
 def model(name: str) -> onnx.ModelProto:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, defs
 
+from onnxfuse.ir.absent import ABSENT, BY_FUNCTION
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
@@ -70,17 +71,35 @@ def test_what_cannot_be_served_is_refused(case: Case, code: str, reason: str) ->
 
 def test_an_unknown_operator_names_its_neighbours() -> None:
     plain = view(Case("Relu", (data(2),)))
-    for node, code, said in (
+    for node, code, said, unlock in (
         (
             Node("Sigmoidal", ("x0",), ("y0",), {}, "node"),
             "E-NO-KERNEL",
-            "is not supported (similar: Sigmoid, HardSigmoid)",
+            "ONNX has no operator Sigmoidal (similar: Sigmoid, HardSigmoid)",
+            "correct its name",
         ),
-        (Node("Zzz", ("x0",), ("y0",), {}, "node"), "E-NO-KERNEL", "Zzz is not supported"),
-        (Node("Relu", ("x0",), ("y0",), {}, "node", "com.example"), "E-OPAQUE", "belongs to another domain"),
+        (Node("Zzz", ("x0",), ("y0",), {}, "node"), "E-NO-KERNEL", "no operator Zzz", "none: it is not known"),
+        (
+            Node("Relu", ("x0",), ("y0",), {}, "node", "com.example"),
+            "E-OPAQUE",
+            "belongs to another domain",
+            "a function com.example::Relu in the model, of operators of ONNX",
+        ),
     ):
         found = define(ROWS, replace(plain, node=node))
-        assert isinstance(found, Decision) and found.code == code and found.reason.endswith(said) and not found.unlock
+        assert isinstance(found, Decision) and (found.code, found.unlock) == (code, unlock)
+        assert found.reason.endswith(said)
+
+
+def test_every_operator_of_onnx_has_a_row_or_a_reason() -> None:
+    """None is said to be like another one, as a misspelt operator is."""
+    schemas = {s.name for s in defs.get_all_schemas_with_history() if s.domain == ""}
+    served = set(ROWS.rows) | set(ABSENT) | BY_FUNCTION
+    assert schemas - served == set() and set(ABSENT) - schemas == set() and not set(ABSENT) & set(ROWS.rows)
+    for op, (code, reason, unlock) in ABSENT.items():
+        node = Node(op, (), ("y",), {}, "node")
+        found = define(ROWS, replace(view(Case("Relu", (data(2),))), node=node))
+        assert found == Decision(code, ("node",), f"{op} {reason}", unlock)
 
 
 def test_unknown_types_and_values_are_refused() -> None:

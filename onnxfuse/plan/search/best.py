@@ -15,12 +15,13 @@ from onnxfuse.ir.group import Candidate
 from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import Prices, Seconds
-from onnxfuse.plan.refusals import BUDGET, duration
+from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
+from onnxfuse.plan.unlocks import ALONE, BUDGET
 
 MERGED = "merged"  # the proposer of merged neighbors
 
@@ -121,7 +122,7 @@ class _Choosing:
         if kernel is None or runtime is None:
             return Decision("E-COST", (n.name,), f"the time of {n.op} as a kernel is unknown", BUDGET)
         said = f"{n.op}: {duration(kernel[at])} as a kernel by itself, {duration(runtime[at])} in ONNX Runtime"
-        return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
+        return Decision("E-COST", (n.name,), said, ALONE)
 
     def _candidates(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All proposals, with their times and the reasons why they were not chosen."""

@@ -15,6 +15,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.scalar import Apply, Const, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, Kind
+from onnxfuse.plan.unlocks import TOLERANT
 
 _TRANSCENDENTAL = frozenset(("exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", *LIBM))
 _ROUNDS = ("snap", "round")
@@ -36,7 +37,7 @@ def coded_functions(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decisi
         n = graph.nodes[i]
         if any(_saturates(d.value) for d in kind.definitions):
             said = f"the result of {n.op} is quantized, and its last bit would decide the rounding of saturated values"
-            found[i] = Decision("E-NUMERICS", (n.name,), said)
+            found[i] = Decision("E-NUMERICS", (n.name,), said, TOLERANT)
         elif _passes(graph, n, kind):
             more = [v for v in n.reads if v not in seen and v not in graph.constants]
             seen.update(more)

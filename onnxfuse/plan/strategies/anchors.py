@@ -14,10 +14,10 @@ from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW
 from onnxfuse.plan.layouts import channels_in
-from onnxfuse.plan.refusals import cut
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.unlocks import cut
 
 
 def anchors(space: Space) -> Cover:

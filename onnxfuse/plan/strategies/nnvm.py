@@ -9,9 +9,9 @@ from __future__ import annotations
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.indexing import product
 from onnxfuse.plan.kinds import ELEMENTWISE
-from onnxfuse.plan.refusals import ANCHORS
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.space import Space
+from onnxfuse.plan.unlocks import ANCHORS
 
 
 def nnvm(space: Space) -> Cover:
