@@ -68,7 +68,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(model: Path, here: Path):
         time.sleep(0.2)
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()
-        # Python ends itself by the signal where it came while a string was executed, as for a dataclass; a shell says 130
+        # Python ends itself by the signal if it came while a string was executed, as for a dataclass: 130 in a shell
         assert child.wait(60) in (130, -signal.SIGINT), said
     assert said.splitlines()[-1] == "onnxfuse: interrupted"
     assert {path.name for path in here.iterdir()} == {"m.onnx"}
