@@ -92,9 +92,8 @@ class Work:
 
 VIEW = "view"
 
-# Shares were measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one thread of a Sapphire
-# Rapids core, of the peak that the row of its family has; four of convolutions were then set by ResNet-50 and
-# MobileNetV2. What threads divide is assumed: the machine was too busy to measure two.
+# Shares of the peak of a family, measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one
+# thread of a Sapphire Rapids; four of convolutions are from ResNet-50 and MobileNetV2. What threads divide is assumed.
 KINDS: dict[str, Row] = {
     VIEW: Row(1.0),
     "cheap": Row(0.035, 0.9),
@@ -137,6 +136,10 @@ KINDS: dict[str, Row] = {
     "resize nearest": Row(0.0047, 0.9),
     "resize linear": Row(0.0019, 0.9),
     "resize cubic": Row(0.0000042, 0.0),
+    "sample nearest": Row(0.0009, 0.9),
+    "sample linear": Row(0.00042, 0.9),
+    "sample linear zeros": Row(0.003, 0.9),
+    "sample cubic": Row(0.00015, 0.9),
     "transpose": Row(0.013, 0.0),
     "shuffle": Row(0.0018, 0.0),
     "copy": Row(0.022, 0.0),
@@ -358,9 +361,14 @@ def _power(call: Call) -> Work:
 
 def _resize(call: Call) -> Work:
     """Something for each element that is made, by mode."""
-    mode = call.attrs.get("mode", b"nearest")
-    name = mode.decode() if isinstance(mode, bytes) else str(mode)
-    return Work(f"resize {name}", float(call.outputs[0].elements))
+    return Work(f"resize {call.attrs.get('mode', 'nearest')!s}", float(call.outputs[0].elements))
+
+
+def _sample(call: Call) -> Work:
+    """The same; by linear interpolation between zeros the runtime looks where a point lies once for all channels."""
+    kind = str(call.attrs.get("mode", "linear")).removeprefix("bi")
+    once = kind == "linear" and call.attrs.get("padding_mode", "zeros") == "zeros"
+    return Work(f"sample {kind}{' zeros' * once}", float(call.outputs[0].elements))
 
 
 def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Callable[[Call], Work]]]:
@@ -381,6 +389,7 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
         ("Pow", _power),
         *_each(_resize, "Resize Upsample"),
+        ("GridSample", _sample),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
         *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
         *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),

@@ -94,14 +94,18 @@ class Mod:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An index read from an integer tensor: negative values count from the end, 0 <= value < extent afterwards."""
+    """An index read from an integer tensor: negative values count from the end, 0 <= value < extent afterwards.
+
+    `inside`: the tensor is an intermediate value that is clamped to 0 <= value < extent, so that kernels do not check.
+    """
 
     source: str
     at: tuple[Index, ...]
     extent: Index
+    inside: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.source}[{', '.join(map(repr, self.at))}]"
+        return f"{self.source}{'!' * self.inside}[{', '.join(map(repr, self.at))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from onnxfuse.ops import (
     quantized,
     reduction,
     resize,
+    sample,
     scatter,
 )
 from onnxfuse.ops.spec import table
@@ -27,6 +28,7 @@ FAMILIES = (
     padding,
     lookup,
     resize,
+    sample,
     reduction,
     pooling,
     normalization,
