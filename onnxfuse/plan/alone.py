@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
-from onnxfuse.plan.kinds import WEIGHTS, Kind
+from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
 
 USUAL_GROUP = 2  # the default of `--min-group`
 LARGE = 1 << 20  # bytes of weights: from here on a kernel takes 0.66 to 1.01 times the runtime's time, at 256 KB 1.05
@@ -24,6 +24,17 @@ def stays(
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
     return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
+
+
+def pools_beside(group: Group, others: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> bool:
+    """Whether a group is a pool that reads what one of the others makes, or makes what one of them reads.
+
+    As a node it would be a call more that turns the image: the runtime pools in blocks of channels.
+    """
+    pools = all(kinds[n.name].name == WINDOW and graph.constants.keys().isdisjoint(n.reads) for n in group.nodes)
+    if not pools or least > USUAL_GROUP:
+        return False
+    return any({*g.outputs} & {*group.inputs} or {*g.inputs} & {*group.outputs} for g in others)
 
 
 def spared(group: Group, whole: Graph, graph: Graph) -> int:
