@@ -19,7 +19,7 @@ from onnxfuse.load.convert import Parts, convert, names_in
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
-from onnxfuse.load.items import Around, Item, Items, Results, met
+from onnxfuse.load.items import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.legal import marked
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
@@ -219,7 +219,5 @@ def _symbols(outer: Around, values: Sequence[str]) -> frozenset[Symbol]:
 
 def _met(names: Names, name: str, have: TensorType | None, made: TensorType | None) -> TensorType | None:
     """The type of what has one type first and another then."""
-    if have is None or made is None or have.dtype != made.dtype or len(have.shape) != len(made.shape):
-        return None
-    pairs = enumerate(zip(have.shape, made.shape, strict=True))
-    return TensorType(have.dtype, tuple(e if e == f else names.symbol(f"?{name}_{i}") for i, (e, f) in pairs))
+    both = met(item_of(have), item_of(made))
+    return typed_by(Results({name: both}), {}, names.symbol).get(name) if both is not None else None

@@ -142,8 +142,8 @@ def _from_if(node: Node, around: Around, made: Made) -> Results:
     items: dict[str, Item | None] = {}
     for k, out in enumerate(node.outputs):
         if out and all(k < len(b.proto.output) for b in branches):
-            one, other = ((b.tensor(name), b.item(name)) for b in branches for name in (b.proto.output[k].name,))
-            tensors[out], items[out] = met(one[0], other[0]), met(one[1], other[1])
+            tensors[out] = met(*(b.tensor(b.proto.output[k].name) for b in branches))
+            items[out] = met(*(b.item(b.proto.output[k].name) for b in branches))
     return _known(tensors, items)
 
 

@@ -25,13 +25,7 @@ def respelled(proto: onnx.ModelProto) -> dict[str, str]:
     every = {name for graph in graphs(proto.graph) for name in _names(graph)}
     found: dict[str, str] = {}
     for name in sorted(n for n in every if OWN in n):
-        number, wanted = 1, name.replace(OWN, "_")
-        plain = wanted
-        while plain in every:
-            number += 1
-            plain = f"{wanted}_{number}"
-        every.add(plain)
-        found[plain] = name
+        found[_fresh(name.replace(OWN, "_"), every)] = name
     rename(proto.graph, {name: plain for plain, name in found.items()})
     return found
 
@@ -48,9 +42,22 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give values of a graph other names, in its inner graphs too."""
-    if not names:
-        return
+    """Give values of a graph other names, and values of these names in all graphs inside it."""
+    for each in graphs(graph) if names else ():
+        _rename_in(each, names)
+
+
+def rename_here(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """The same, but for values of graphs inside it that hide one of these names."""
+    _rename_in(graph, names)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            own = defined(inner)
+            rename_here(inner, {old: name for old, name in names.items() if old not in own})
+
+
+def _rename_in(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give values other names wherever a graph has them, its subgraphs left out."""
     for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         info.name = names.get(info.name, info.name)
     for sparse in graph.sparse_initializer:
@@ -62,22 +69,6 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         for values in (node.input, node.output):
             values[:] = [names.get(v, v) for v in values]
-        for inner in subgraphs(node):
-            rename(inner, names)
-
-
-def rename_here(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give values of a graph other names, and wherever graphs inside it read them."""
-    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        info.name = names.get(info.name, info.name)
-    for sparse in graph.sparse_initializer:
-        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
-    for node in graph.node:
-        for values in (node.input, node.output):
-            values[:] = [names.get(v, v) for v in values]
-        for inner in subgraphs(node):
-            own = defined(inner)
-            rename_here(inner, {old: name for old, name in names.items() if old not in own})
 
 
 def unhidden(proto: onnx.ModelProto) -> None:
@@ -97,11 +88,13 @@ def _unhide(graph: onnx.GraphProto, around: set[str], every: set[str]) -> None:
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
+    """The name, or the first one with a number that is not taken; from then on it is."""
+    found, number = name, 1
+    while found in taken:
         number += 1
-    taken.add(f"{name}_{number}")
-    return f"{name}_{number}"
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
 
 
 def defined_once(proto: onnx.ModelProto) -> None:

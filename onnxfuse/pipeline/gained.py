@@ -15,7 +15,7 @@ from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import CROWDED, GainResult, KernelTrial, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described
+from onnxfuse.pipeline.groups import counted_at, described
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import original_bytes, remembered
 from onnxfuse.pipeline.meter import size_of
@@ -73,13 +73,16 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
         return _without(b, lost)
     made = _gain(found)
     context.tell("gain", {**asdict(made), "cached": cached})
-    b = replace(b, gain=made, notes=(*b.notes, *_loses(found)))
-    return replace(b, groups=tuple(_timed(context, b, found.nodes)))
+    measured = replace(b, gain=made, notes=(*b.notes, *_loses(found)))
+    return replace(measured, groups=tuple(_timed(context, b, measured, found.nodes)))
 
 
-def _timed(context: Context, b: Build, nodes: Mapping[str, float]) -> Iterator[GroupResult]:
-    """The groups with the measured times of their kernels, other figures at the same sizes."""
-    for g in described(context, b, [g.name for g in b.groups], runtime_times(context, b)):
+def _timed(context: Context, before: Build, b: Build, nodes: Mapping[str, float]) -> Iterator[GroupResult]:
+    """The groups with the measured times of their kernels, and all other figures at the sizes that were measured."""
+    groups: Iterable[GroupResult] = b.groups
+    if counted_at(context, b) != counted_at(context, before):
+        groups = described(context, b, [g.name for g in b.groups], runtime_times(context, b))
+    for g in groups:
         yield replace(g, time_ms=_milliseconds(nodes.get(g.name)))
 
 

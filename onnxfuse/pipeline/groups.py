@@ -180,21 +180,26 @@ def phase_bytes(b: Build, sizes: Sizes) -> int | None:
     """Bytes that phases store for later ones and for other nodes, at these sizes; None where that is not known."""
     total = 0
     for graph, kernel in ((have(e.plan).graph, p.kernel) for e in b.everywhere() for p in e.parts if p.kernel):
-        symbols = symbols_in_kernel(graph, kernel, sizes)
         stored = [(each.size, each.dtype) for each in kernel.scratch]
         stored += [(product(list(p.storage)), p.dtype) for p in kernel.outputs]
-        for extent, dtype in stored:
-            if (count := _value(extent, symbols)) is None:
-                return None
-            total += count * dtype.bytes
+        found = _bytes(stored, symbols_in_kernel(graph, kernel, sizes))
+        if found is None:
+            return None
+        total += found
     return total
 
 
 def traffic(kernel: Kernel, sizes: Sizes) -> int | None:
     """Bytes of a kernel's inputs and outputs at values of its symbols; None where one has no value."""
-    params = (*kernel.inputs, *kernel.outputs)
-    counts = [(_value(product(list(p.storage)), sizes), p.dtype.bytes) for p in params]
-    return None if any(count is None for count, _ in counts) else sum((count or 0) * each for count, each in counts)
+    return _bytes(((product(list(p.storage)), p.dtype) for p in (*kernel.inputs, *kernel.outputs)), sizes)
+
+
+def _bytes(arrays: Iterable[tuple[Index, DType]], sizes: Sizes) -> int | None:
+    """Bytes of arrays, by their numbers of elements; None where a symbol has no value."""
+    try:
+        return sum(number(count, sizes) * dtype.bytes for count, dtype in arrays)
+    except SymbolUnknown:
+        return None
 
 
 def predicting(context: Context) -> Target:
@@ -340,5 +345,4 @@ def bytes_of(graph: Graph, value: str, sizes: Sizes) -> int | None:
     if value in graph.constants:
         return graph.constants[value].bytes
     kind = graph.types.get(value)
-    count = _value(product(list(kind.shape)), sizes) if kind is not None else None
-    return None if kind is None or count is None else count * kind.dtype.bytes
+    return _bytes([(product(list(kind.shape)), kind.dtype)], sizes) if kind is not None else None
