@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil, prod, sqrt
 from typing import assert_never
 
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, Run
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Loaded, Mod, atoms, axes_of
@@ -30,7 +32,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Lanes, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Lanes, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
@@ -297,27 +299,14 @@ class Counter(Means):
         return CALL + PACKED * elements * max(1.0, self.target.lanes / rows) + apart
 
     def _scalar(self, x: Scalar, block: _Block) -> None:
-        """Count an expression once; equal parts of it count once."""
-        seen: set[int] = set()
-        waiting: list[Scalar] = [x]
-        while waiting:
-            node = waiting.pop()
-            if id(node) in seen or isinstance(node, Const):
-                continue
-            seen.add(id(node))
-            if isinstance(node, Apply):
-                block.ops += _cost(node) * max(1, node.dtype.bytes // 4)
-                waiting.extend(node.args)
-            elif isinstance(node, Load):
-                if node.index:
-                    self._load(node, block)
-                if node.otherwise is not None:
-                    waiting.append(node.otherwise)
-            elif isinstance(node, FromIndex):
-                block.ops += 1 + _index_ops(node.index)
+        """Count an expression; equal parts of it count once."""
+        ops, reads = _work(x)
+        block.ops += ops
+        for node in reads:
+            if isinstance(node, Load):
+                self._load(node, block)
+            else:
                 self._guards(node.guards, block)
-            elif isinstance(node, Reduce):
-                waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
         """Count one load by how its lanes are made, and remember what it touches."""
@@ -382,6 +371,22 @@ class Counter(Means):
         self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1
     ) -> None:
         self.accesses.append(Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart))
+
+
+@lru_cache(1 << 12)
+def _work(x: Scalar) -> tuple[float, tuple[Load | FromIndex, ...]]:
+    """Slots of the functions and indices of an expression, and what it reads or has guards for, each part once."""
+    ops = 0.0
+    reads: list[Load | FromIndex] = []
+    for node in walk(x):
+        if isinstance(node, Apply):
+            ops += _cost(node) * max(1, node.dtype.bytes // 4)
+        elif isinstance(node, FromIndex):
+            ops += 1 + _index_ops(node.index)
+            reads.append(node)
+        elif isinstance(node, Load) and node.index:
+            reads.append(node)
+    return ops, tuple(reads)
 
 
 def _cost(x: Apply) -> float:

@@ -7,7 +7,7 @@ anew. Footprints are spans of affine offsets, and never more than the buffer its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
@@ -88,7 +88,10 @@ def _distinct(accesses: Sequence[Access]) -> list[Access]:
         constants.add(constant)
         if a.elements > first.elements:
             found[key] = (a, constants)
-    return [replace(a, places=len(c), spread=max(c) - min(c)) for a, c in found.values()]
+    return [
+        Access(a.buffer, a.offset, a.elements, a.bytes, a.loops, a.stores, a.apart, len(c), max(c) - min(c))
+        for a, c in found.values()
+    ]
 
 
 def _footprints(a: Access, size: float) -> list[float]:

@@ -19,17 +19,16 @@ EXPENSIVE = 10.0  # vector operations per element above which recomputing a valu
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
-    seen: set[Scalar] = set()
+    found: dict[Scalar, None] = {}
+    _visit(x, found)
+    return iter(found)
 
-    def visit(node: Scalar) -> Iterator[Scalar]:
-        if node in seen:
-            return
+
+def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
+    if node not in found:
         for child in children(node):
-            yield from visit(child)
-        seen.add(node)
-        yield node
-
-    yield from visit(x)
+            _visit(child, found)
+        found[node] = None
 
 
 def size(x: Scalar) -> int:

@@ -17,17 +17,56 @@ The laws, applied when a `//` or `%` is built (after Halide's simplifier and "la
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2s
 from math import gcd
+from typing import Any
 
 Monomial = tuple["Atom", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class _Reference(weakref.ref[Any]):
+    __slots__ = ("key",)
+    key: tuple[Any, ...]  # class and fields of the object
+
+
+_KNOWN: dict[tuple[Any, ...], _Reference] = {}
+
+
+def _forget(gone: _Reference, known: dict[tuple[Any, ...], _Reference] = _KNOWN) -> None:
+    if known.get(gone.key) is gone:
+        del known[gone.key]
+
+
+class _Interned(type):
+    """A class of which there is one object for equal fields: objects are compared and hashed by identity."""
+
+    def __call__(cls, *fields: Any, **named: Any) -> Any:
+        known = _KNOWN.get((cls, *fields))
+        return (known and known()) or cls._made(fields, named)
+
+    def _made(cls, fields: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        made = super().__call__(*fields, **named)
+        known = _Reference(made, _forget)
+        known.key = (cls, *(getattr(made, each) for each in cls.__match_args__))  # type: ignore[attr-defined]
+        found = _KNOWN.setdefault(known.key, known)()  # another one where fields were left out, or by another thread
+        if found is None:
+            _KNOWN[known.key] = known
+        return found or made
+
+
+class _Value(metaclass=_Interned):
+    __slots__ = ("__weakref__",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, each) for each in type(self).__match_args__)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbol(_Value):
     """An extent that is known when the kernel runs; at least `least` wherever a loop over it is entered.
 
     One with a `formula`, over symbols that have none, stands for it: its name is the formula's text (`ir/extents.py`).
@@ -36,64 +75,47 @@ class Symbol:
 
     name: str
     least: int = 1
-    formula: Index | None = field(default=None, compare=False)
+    formula: Index | None = None
 
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis(_Value):
     """A loop variable with 0 <= value < extent."""
 
     name: str
     extent: Index
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Div:
+@dataclass(frozen=True, slots=True, eq=False)
+class Div(_Value):
     """num // den, rounded down; den is a positive polynomial over symbols."""
 
     num: Index
     den: Index
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(("//", self.num, self.den)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"({self.num})//{_paren(self.den)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Mod:
+@dataclass(frozen=True, slots=True, eq=False)
+class Mod(_Value):
     """num % den with the sign of den; den is a positive polynomial over symbols."""
 
     num: Index
     den: Index
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(("%", self.num, self.den)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"({self.num})%{_paren(self.den)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded(_Value):
     """An index read from an integer tensor: negative values count from the end, 0 <= value < extent afterwards."""
 
     source: str
@@ -104,62 +126,45 @@ class Loaded:
         return f"{self.source}[{', '.join(map(repr, self.at))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
+@dataclass(frozen=True, slots=True, eq=False)
+class Least(_Value):
     """The smaller of two."""
 
     one: Index
     two: Index
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(("min", self.one, self.two)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"min({self.one!r}, {self.two!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+@dataclass(frozen=True, slots=True, eq=False)
+class Common(_Value):
     """The broadcast of two extents: the other one where one is 1. Otherwise they are equal, or the model is invalid."""
 
     one: Index
     two: Index
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(("common", self.one, self.two)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"common({self.one!r}, {self.two!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+@dataclass(frozen=True, slots=True, eq=False)
+class Table(_Value):
     """A table of integer constants; equal tables have equal names."""
 
     values: tuple[int, ...]
-    name: str = field(init=False, compare=False, default="")
+    name: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         digest = blake2s(repr(self.values).encode(), digest_size=5).hexdigest()
         object.__setattr__(self, "name", f"T{len(self.values)}_{digest}")
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry(_Value):
     """Element `at` of a table, which is in range for all values of `at`."""
 
     table: Table
@@ -173,24 +178,14 @@ Atom = Symbol | Axis | Div | Mod | Least | Common | Entry | Loaded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Index:
+class Index(_Value):
     """A polynomial: sorted pairs of a product of atoms and its integer coefficient."""
 
     terms: tuple[tuple[Monomial, int], ...]
-    _hash: int = field(init=False, repr=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(self.terms))
-
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, int):
-            other = Index.of(other)
-        if not isinstance(other, Index):
-            return NotImplemented
-        return self is other or (self._hash == other._hash and self.terms == other.terms)
+        return self is other or (isinstance(other, int) and self is Index.of(other))
 
     @staticmethod
     def of(value: Index | Atom | int) -> Index:
@@ -198,7 +193,7 @@ class Index:
         if isinstance(value, Index):
             return value
         if isinstance(value, int):
-            return Index((((), value),) if value else ())
+            return _integer(value)
         return Index((((value,), 1),))
 
     def __add__(self, other: Index | Atom | int) -> Index:
@@ -216,15 +211,15 @@ class Index:
         return Index(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: Index | Atom | int) -> Index:
-        return self + (-Index.of(other))
+        return self + (-other if isinstance(other, int) else -Index.of(other))
 
     def __rsub__(self, other: Atom | int) -> Index:
         return Index.of(other) + (-self)
 
     def __mul__(self, other: Index | Atom | int) -> Index:
         right = Index.of(other)
-        if self.constant == 1 or right.constant == 1:
-            return right if self.constant == 1 else self
+        if self is ONE or right is ONE:
+            return right if self is ONE else self
         if len(right.terms) == 1 and not right.terms[0][0]:
             return Index(tuple((m, c * right.terms[0][1]) for m, c in self.terms))
         return collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
@@ -248,6 +243,11 @@ class Index:
     def __repr__(self) -> str:
         text = " + ".join(_term_text(m, c) for m, c in self.terms)
         return text.replace("+ -", "- ") or "0"
+
+
+@lru_cache(1 << 12)
+def _integer(value: int) -> Index:
+    return Index((((), int(value)),) if value else ())
 
 
 ZERO, ONE = Index.of(0), Index.of(1)
@@ -290,7 +290,7 @@ def collect(terms: Iterable[tuple[Monomial, int]]) -> Index:
     total = {m: c for m, c in total.items() if c}
     if len(total) < 2:
         return Index(tuple(total.items()))
-    if sum(any(isinstance(a, (Mod, Div)) for a in m) for m in total) > 1:
+    if sum(any(type(atom) in (Div, Mod) for atom in mono) for mono in total) > 1:
         while _recombine(total):
             pass
     # The constant comes last, the rest in the order of their text: equal sums are equal values.

@@ -31,12 +31,16 @@ class Const:
 
     value: float | int | bool
     dtype: DType
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((repr(self.value), self.dtype.name)))
 
     def __eq__(self, other: object) -> bool:  # nan equals itself, 0.0 differs from -0.0
         return isinstance(other, Const) and repr(self.value) == repr(other.value) and self.dtype == other.dtype
 
     def __hash__(self) -> int:
-        return hash((repr(self.value), self.dtype.name))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"{self.value!r}"
