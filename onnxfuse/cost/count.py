@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import ceil, prod, sqrt
 from typing import assert_never
 
+from onnxfuse.cost.expressions import index_work, work_of
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, Run
-from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Axis, Div, Index, Loaded, Mod, atoms, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -32,7 +31,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Lanes, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
@@ -138,7 +137,7 @@ class Counter(Means):
                 block.chains |= inside.chains
             case Bind():
                 self._bind(s)
-                block.ops += _index_ops(s.value)
+                block.ops += index_work(s.value)
             case Let():
                 self._scalar(s.value, block)
             case Accumulate():
@@ -300,7 +299,7 @@ class Counter(Means):
 
     def _scalar(self, x: Scalar, block: _Block) -> None:
         """Count an expression; equal parts of it count once."""
-        ops, reads = _work(x)
+        ops, reads = work_of(x)
         block.ops += ops
         for node in reads:
             if isinstance(node, Load):
@@ -371,30 +370,3 @@ class Counter(Means):
         self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1
     ) -> None:
         self.accesses.append(Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart))
-
-
-@lru_cache(1 << 12)
-def _work(x: Scalar) -> tuple[float, tuple[Load | FromIndex, ...]]:
-    """Slots of the functions and indices of an expression, and what it reads or has guards for, each part once."""
-    ops = 0.0
-    reads: list[Load | FromIndex] = []
-    for node in walk(x):
-        if isinstance(node, Apply):
-            ops += _cost(node) * max(1, node.dtype.bytes // 4)
-        elif isinstance(node, FromIndex):
-            ops += 1 + _index_ops(node.index)
-            reads.append(node)
-        elif isinstance(node, Load) and node.index:
-            reads.append(node)
-    return ops, tuple(reads)
-
-
-def _cost(x: Apply) -> float:
-    """Slots of a function; a product that is added costs nothing of its own."""
-    adds = x.fn in ("add", "sub") and any(isinstance(a, Apply) and a.fn == "mul" for a in x.args)
-    return 0.0 if adds else FUNCTIONS[x.fn].cost
-
-
-def _index_ops(e: Index) -> float:
-    """Slots of computing an index."""
-    return 1.0 + 4.0 * sum(isinstance(a, (Div, Mod)) for a in atoms(e))

@@ -13,7 +13,7 @@ from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import FEW, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
-from onnxfuse.schedule.cpu.winograd import Division, Windows, windows_of, winograd_phase
+from onnxfuse.schedule.cpu.winograd import Division, FilterNests, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
@@ -51,11 +51,12 @@ class Algorithms:
             least = [least_seconds(job.tiled, windows, each, machine, sizes) for machine in self.ranking.machines]
             order.append((prod(least), at, least[FEW], each))
         best, found = prod(times), None
+        filters: FilterNests = {}
         for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
             if least_ > best or here >= GAIN * times[FEW]:
                 continue
             candidate = ScheduleCandidate(
-                f"Winograd {each}", (winograd_phase(job, windows, each, self.places, target),)
+                f"Winograd {each}", (winograd_phase(job, windows, each, self.places, target, filters),)
             )
             made = self.ranking.seconds(candidate, self.values, sizes)
             total = prod(made) if made[FEW] < GAIN * times[FEW] else inf

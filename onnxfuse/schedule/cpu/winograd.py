@@ -97,16 +97,24 @@ def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
     return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
 
 
-def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> Phase:
-    """The one phase of such a convolution."""
-    return _Winograd(job, w, division, places, target).phase()
+FilterNests = dict[tuple[int, tuple[int, ...], Index, int], tuple[Stmt, ...]]
+
+
+def winograd_phase(
+    job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+) -> Phase:
+    """The one phase of such a convolution. `filters` keeps transformations that its divisions have in common."""
+    return _Winograd(job, w, division, places, target, filters).phase()
 
 
 class _Winograd:
     """Builds the phase: sizes, axes, and the buffers of a task."""
 
-    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> None:
+    def __init__(
+        self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+    ) -> None:
         assert job.tiled is not None
+        self.filters = filters
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
         self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
         self.size, self.outputs = division.transform.size, division.transform.outputs
@@ -208,6 +216,14 @@ class _Winograd:
 
     def _filters(self, group: tuple[int, ...], at: Index) -> tuple[Stmt, ...]:
         """Transformed filters: a group of rows of G g G^T, from product `at` on."""
+        key = (self.outputs, group, at, self.nests)
+        if key in self.filters:
+            self.nests += 1
+        else:
+            self.filters[key] = self._transformed(group, at)
+        return self.filters[key]
+
+    def _transformed(self, group: tuple[int, ...], at: Index) -> tuple[Stmt, ...]:
         t, source = self.transform.filters, self.places[self.tiled.right.source].buffer
         e = Axis("e", Index.of(self.depth * self.width))
         taps = [[Load(source, (self._tap(i, j) + e,), F32) for i in range(TAPS)] for j in range(TAPS)]
