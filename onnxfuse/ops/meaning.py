@@ -35,7 +35,10 @@ def meaning(
 
 
 class _Evaluator:
-    """Evaluates scalars over a frame: arrays have one dimension per axis of the frame, of its extent or 1."""
+    """Evaluates scalars over a frame: arrays have one dimension per axis of the frame, of its extent or 1.
+
+    They may share memory with each other and with what is read: nothing writes to them.
+    """
 
     def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> None:
         self.arrays = arrays
@@ -82,15 +85,15 @@ class _Evaluator:
             got = np.asarray(self.index(x.index, frame, inside))
             if inside is not None:
                 got = np.where(inside, got, 0)
-            return got.reshape((1,) * (len(frame) - got.ndim) + got.shape).astype(x.dtype.numpy)
+            return got.reshape((1,) * (len(frame) - got.ndim) + got.shape).astype(x.dtype.numpy, copy=False)
         if isinstance(x, Load):
             return self._load(x, frame)
         if isinstance(x, Reduce):
             return self._reduce(x, frame)
         args = [self.scalar(a, frame) for a in x.args]
         if x.fn == "cast":
-            return args[0] != 0 if x.dtype.kind == "b" else args[0].astype(x.dtype.numpy)
-        return np.asarray(FUNCTIONS[x.fn].numpy(*args)).astype(x.dtype.numpy)
+            return args[0] != 0 if x.dtype.kind == "b" else args[0].astype(x.dtype.numpy, copy=False)
+        return np.asarray(FUNCTIONS[x.fn].numpy(*args)).astype(x.dtype.numpy, copy=False)
 
     def _load(self, x: Load, frame: Frame) -> Array:
         if not x.guards:
@@ -123,4 +126,4 @@ class _Evaluator:
         if flat[0].shape[-1] == 0:
             start = monoid.init(x.dtype)[0]
             return np.full(outer, start.value if isinstance(start, Const) else 0, x.dtype.numpy)
-        return np.asarray(monoid.numpy(flat[0], axis=-1)).astype(x.dtype.numpy)
+        return np.asarray(monoid.numpy(flat[0], axis=-1)).astype(x.dtype.numpy, copy=False)

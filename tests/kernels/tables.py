@@ -40,7 +40,7 @@ MORE = {
     "codes_image_of_colours", "groups2_dilated", "groups4", "half_depth", "images_lines", "IsInf_11",
     "mean_padded_form_0", "shift_RIGHT_int16", "typed2_int32",
 }  # fmt: skip
-PER_UNIT = 32  # kernels of one translation unit
+PER_UNIT = 64  # kernels of one translation unit
 
 
 @dataclass(frozen=True, slots=True)
