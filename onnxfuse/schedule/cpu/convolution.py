@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
-from onnxfuse.ir.index import Index, floor_div, symbols_of
+from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import FEW, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
-from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
+from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import Division, FilterNests, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
@@ -86,7 +86,7 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:
     columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
     for transform in TRANSFORMS:
         matrices = 4 * transform.size**2
-        rows = product([*(a.extent for a in w.images), *(_tiles(a.extent, transform) for a in w.place)])
+        rows = product([*(a.extent for a in w.images), *w.tiles(transform)])
         tile_rows = balanced(rows.constant, target.rows)
         if matrices * depth * columns <= KEPT * target.l2_bytes:
             yield Division(transform, 1, by_panels=False, keep=True)
@@ -95,7 +95,3 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:
         for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
             yield Division(transform, block, by_panels=False, keep=False)
             yield Division(transform, block, by_panels=True, keep=False)
-
-
-def _tiles(extent: Index, transform: Transform) -> Index:
-    return floor_div(extent + (transform.outputs - 1), Index.of(transform.outputs))

@@ -23,12 +23,12 @@ LOOPS = 2  # cycles of loop overhead per vector
 def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping[str, int]) -> float:
     """A lower bound of the seconds predicted for a division of the work; 0 if an extent is not known."""
     try:
-        images, places = ([number(a.extent, sizes) for a in axes] for axes in (w.images, w.place))
+        images, tiled = ([number(e, sizes) for e in es] for es in ([a.extent for a in w.images], w.tiles(d.transform)))
         depth, columns = number(w.channel.extent, sizes), number(product([a.extent for a in t.columns]), sizes)
     except SymbolUnknown:
         return 0.0
     size, outputs, vectors = d.transform.size, d.transform.outputs, target.panel / target.lanes
-    rows, panels = prod(images) * prod(-(-p // outputs) for p in places), -(-columns // target.panel)
+    rows, panels = prod(images) * prod(tiled), -(-columns // target.panel)
     tiles = -(-rows // balanced(product([*(a.extent for a in (*w.images, *w.place))]).constant and rows, target.rows))
     blocks = -(-tiles // d.block)
     work = int(rows * columns * (size * size * depth * STEP))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div, modulo
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import SINGLE
@@ -37,12 +37,24 @@ STEP = 10  # picoseconds of a multiply-add
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The axes of a contraction that slides 3x3 filters over images with stride 1."""
+    """The axes of a contraction that slides 3x3 filters over images with stride 1 and any dilation.
+
+    With dilations d the lines of an image fall into d interleaved sets, each convolved for itself; likewise its
+    columns. The outputs of a tile are then d apart.
+    """
 
     images: tuple[Axis, ...]
     place: tuple[Axis, Axis]  # in the result: line and column
     taps: tuple[Axis, Axis]
+    dilations: tuple[int, int]
     channel: Axis  # contiguous in the image and in the filters
+
+    def tiles(self, transform: Transform) -> tuple[Index, ...]:
+        """How many tiles there are along lines and along columns."""
+        return tuple(
+            floor_div(a.extent + (transform.outputs * d - 1), Index.of(transform.outputs * d)) * d
+            for a, d in zip(self.place, self.dilations, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +82,10 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
     numbers = t.product == SINGLE and t.left.dtype == F32 and t.zeros is None
     if not numbers or t.parts or t.batch or len(t.ranges) != TAPS:
         return None
-    moving = {e: pair for e in t.left.index if (pair := _slides(e, t)) is not None}
-    if len(moving) != 2 or len({a for pair in moving.values() for a in pair}) != 4:
+    moving = {e: slides for e in t.left.index if (slides := _slides(e, t)) is not None}
+    if len(moving) != 2 or len({a for y, tap, _ in moving.values() for a in (y, tap)}) != 4:
         return None
-    (y, i), (x, j) = moving.values()
+    (y, i, down), (x, j, along) = moving.values()
     (channel,) = (r for r in t.ranges if r not in (i, j))
     images = tuple(a for a in t.rows if a not in (x, y))
     rest = [e for e in t.left.index if e not in moving]
@@ -86,15 +98,19 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
         return None
     if coefficient(offset, channel) != ONE or coefficient(right, channel) != width:
         return None
-    return Windows(images, (y, x), (i, j), channel)
+    return Windows(images, (y, x), (i, j), (down, along), channel)
 
 
-def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
-    """The row axis and the axis of three taps whose sum, plus a constant, an index is; else None."""
+def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis, int] | None:
+    """Row axis y, axis k of three taps and dilation d of an index y + d k + constant; None for other indices."""
     rows, taps = ([a for a in part if a in axes_of(e)] for part in (t.rows, t.ranges))
     if len(rows) != 1 or len(taps) != 1 or taps[0].extent.constant != TAPS:
         return None
-    return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
+    factor = coefficient(e, taps[0])
+    dilation = factor.constant if factor is not None else None
+    if dilation is None or dilation < 1 or (e - rows[0] - Index.of(taps[0]) * dilation).constant is None:
+        return None
+    return rows[0], taps[0], dilation
 
 
 FilterNests = dict[tuple[int, tuple[int, ...], Index, int], tuple[Stmt, ...]]
@@ -119,8 +135,7 @@ class _Winograd:
         self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
         self.size, self.outputs = division.transform.size, division.transform.outputs
         self.depth = w.channel.extent.constant or 0
-        self.spots = tuple(floor_div(a.extent + (self.outputs - 1), Index.of(self.outputs)) for a in w.place)
-        shape = (*(a.extent for a in w.images), *self.spots)
+        shape = (*(a.extent for a in w.images), *w.tiles(division.transform))
         self.rows = product(list(shape))  # tiles of all images, one row each of the transformed inputs
         self.tile_rows = balanced(self.rows.constant, target.rows)
         self.tiles = floor_div(self.rows + (self.tile_rows - 1), Index.of(self.tile_rows))
@@ -131,7 +146,10 @@ class _Winograd:
         names = [Axis(f"n{i}", e) for i, e in enumerate(shape)]
         self.digits = dict(zip(names, unflatten(Index.of(self.row), shape), strict=True))
         self.image = dict(zip(w.images, map(Index.of, names), strict=False))
-        self.corner = tuple(Index.of(a) * self.outputs for a in names[len(w.images) :])
+        self.corner = tuple(
+            floor_div(Index.of(a), Index.of(d)) * (self.outputs * d) + modulo(Index.of(a), Index.of(d))
+            for a, d in zip(names[len(w.images) :], w.dilations, strict=True)
+        )
         most = division.block * self.tile_rows
         self.pitch = self.depth + (PAD if self.depth % PAGE == 0 else 0)
         self.left = most * self.pitch + PAD  # elements from the transformed inputs of one product to those of the next
@@ -320,8 +338,7 @@ class _Winograd:
         times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
         chunk, lane, _ = self._columns()
         column = Index.of(chunk) * self.lanes + lane
-        values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
-        values |= {**self.image, self.tiled.lane: column}
+        values = self._output(line, spot) | {**self.image, self.tiled.lane: column}
         both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
         total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
         goal = Goal(
@@ -342,15 +359,19 @@ class _Winograd:
         line, spot = Axis("a", Index.of(m)), Axis("b", Index.of(m))
         ends = tuple(Axis(name, Index.of(m + 1)) for name in ("an", "bn"))
         bounds = tuple(
-            Bind(end, axis.extent - corner, Index.of(m))
-            for end, axis, corner in zip(ends, self.w.place, self.corner, strict=True)
+            Bind(end, floor_div(axis.extent - corner + (d - 1), Index.of(d)), Index.of(m))
+            for end, axis, corner, d in zip(ends, self.w.place, self.corner, self.w.dilations, strict=True)
         )
-        where = dict(zip(self.w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
-        frame = Frame(self.image | where, spot, ZERO, m, self.places)
+        frame = Frame(self.image | self._output(line, spot), spot, ZERO, m, self.places)
         here = (C, Index.of(line) * (m * self.width))
         end = Index.of(ends[1])
         inner = epilogue(self.job, frame, self.panel, self.width, spot, end, here, prefetch=True)
         return (*bounds, Loop(line, ZERO, Index.of(ends[0]), "serial", inner))
+
+    def _output(self, line: Axis, spot: Axis) -> dict[Axis, Index]:
+        """Where in the result an output of the tile is."""
+        steps = zip(self.w.place, self.corner, (line, spot), self.w.dilations, strict=True)
+        return {axis: corner + Index.of(at) * d for axis, corner, at, d in steps}
 
     def _work(self) -> Index:
         """Serial picoseconds, roughly."""
@@ -361,7 +382,7 @@ class _Winograd:
 def _guarded(left: Load, w: Windows) -> Load:
     """The load of the image with zeros where tiles extend over its ends."""
     guards = {g.index: g for g in left.guards}
-    for y, tap in zip(w.place, w.taps, strict=True):
+    for y, tap, d in zip(w.place, w.taps, w.dilations, strict=True):
         e = next(e for e in left.index if tap in axes_of(e))
-        guards.setdefault(e, Guard(Index.of(y) + tap, y.extent + (TAPS - 1)))
+        guards.setdefault(e, Guard(Index.of(y) + Index.of(tap) * d, y.extent + (TAPS - 1) * d))
     return replace(left, guards=tuple(guards.values()), otherwise=left.otherwise or const(0.0, left.dtype))

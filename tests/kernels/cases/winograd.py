@@ -44,6 +44,10 @@ def cases() -> list[Case]:
         ("four", conv("page", (1, 1024, 4, 5), (16, 1024, 3, 3), **one, bias=False)),
         ("four", conv("any_batch", ("N", 16, 7, 7), (24, 16, 3, 3), **one, sizes=batches, after="residual")),
         ("panels", conv("any_batch_panels", ("N", 16, 7, 6), (70, 16, 3, 3), **one, sizes=batches)),
+        ("four", conv("dilated", (1, 16, 21, 19), (40, 16, 3, 3), dilations=(2, 1), **one, after="residual")),
+        ("blocks", conv("dilated_odd", (2, 17, 13, 16), (33, 17, 3, 3), dilations=(3, 2), pads=pads(2))),
+        ("panels", conv("dilated_past", (1, 8, 5, 6), (70, 8, 3, 3), dilations=(5, 4), pads=pads(5))),
+        ("two", conv("any_dilated", ("N", 16, "H", "W"), (24, 16, 3, 3), dilations=(2, 3), pads=pads(3), sizes=sizes)),
         ("two", conv("any_image", ("N", 16, "H", "W"), (24, 16, 3, 3), **one, sizes=sizes)),
         ("blocks", conv("any_image4", ("N", 16, "H", "W"), (40, 16, 3, 3), **one, sizes=sizes, after="residual")),
     ]

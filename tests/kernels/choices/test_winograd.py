@@ -201,9 +201,14 @@ def test_a_case_of_the_table_uses_winograd(case: Case) -> None:
     assert found != (case.name in FLAT)
 
 
+def test_dilated_convolutions_use_it_too() -> None:
+    for dilations in ((2, 2), (2, 1), (1, 3)):
+        assert by_winograd(conv("c", (1, 64, 56, 56), (64, 64, 3, 3), **PADDED, dilations=dilations))
+
+
 def test_other_convolutions_are_direct() -> None:
     x, filters = (1, 64, 56, 56), (64, 64, 3, 3)
-    for attrs in ({"strides": (2, 2)}, {"dilations": (2, 2)}, {"strides": (1, 2)}):
+    for attrs in ({"strides": (2, 2)}, {"strides": (1, 2)}, {"strides": (2, 2), "dilations": (2, 2)}):
         assert not by_winograd(conv("c", x, filters, **PADDED, **attrs))
     assert not by_winograd(conv("c", x, (64, 32, 3, 3), group=2, **PADDED))
     assert not by_winograd(replace(conv("c", x, filters, **PADDED), half=BF16))
