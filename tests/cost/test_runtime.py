@@ -8,7 +8,8 @@ import pytest
 from benchmarks.runtime_cases import Case
 from benchmarks.runtime_nodes import profiled
 from onnxfuse.cost.fusions import calls_of, group_seconds
-from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, whole, work_of
+from onnxfuse.cost.nodes import Call, Tensor, whole, work_of
+from onnxfuse.cost.runtime import KINDS, node_seconds
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
