@@ -264,9 +264,19 @@ def _power(call: Call) -> Work:
 
 def _resize(call: Call) -> Work:
     """Something for each element that is made, by mode."""
-    mode = call.attrs.get("mode", b"nearest")
-    name = mode.decode() if isinstance(mode, bytes) else str(mode)
-    return Work(f"resize {name}", float(call.outputs[0].elements))
+    return Work(f"resize {_mode(call, 'nearest')}", float(call.outputs[0].elements))
+
+
+def _sample(call: Call) -> Work:
+    """The same; for linear interpolation padded with zeros the runtime computes places once for all channels."""
+    mode = _mode(call, "linear").removeprefix("bi")
+    once = mode == "linear" and call.attrs.get("padding_mode", "zeros") in ("zeros", b"zeros")
+    return Work(f"sample {mode}{' zeros' * once}", float(call.outputs[0].elements))
+
+
+def _mode(call: Call, usual: str) -> str:
+    mode = call.attrs.get("mode", usual)
+    return mode.decode() if isinstance(mode, bytes) else str(mode)
 
 
 def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Callable[[Call], Work]]]:
@@ -287,6 +297,7 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
         ("Pow", _power),
         *_each(_resize, "Resize Upsample"),
+        ("GridSample", _sample),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
         *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
         *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),
