@@ -139,6 +139,8 @@ def _rows() -> Iterator[Case]:
         for mode in ("nearest", "linear", "cubic"):
             sizes = _ints(s[0], s[1], 2 * s[2], 2 * s[3])
             yield Case("Resize", (s, None, None, sizes), {"mode": mode})
+        for mode in ("nearest", "linear", "cubic"):
+            yield Case("GridSample", (s, (s[0], 2 * s[2], 2 * s[3], 2)), {"mode": mode})
 
 
 def _products() -> Iterator[Case]:

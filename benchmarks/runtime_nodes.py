@@ -27,7 +27,8 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from benchmarks.runtime_cases import cases, random_values
-from onnxfuse.cost.runtime import FEW, Call, Tensor, node_seconds, whole, work_of
+from onnxfuse.cost.nodes import FEW, Call, Tensor, whole, work_of
+from onnxfuse.cost.runtime import node_seconds
 from onnxfuse.ir.dtype import DType, dtype_of
 from onnxfuse.target import Cpu, targets_of
 

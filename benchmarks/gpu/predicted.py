@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.gpu.boundaries import launches, optimized, stopped
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.gpu import cost_of, node_seconds
-from onnxfuse.cost.runtime import Call, work_of
+from onnxfuse.cost.nodes import Call, work_of
 from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.pipeline.state import have
 from onnxfuse.pipeline.steps import nodes_left

@@ -12,7 +12,7 @@ from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.config import Options
 from onnxfuse.cost import Cost
-from onnxfuse.cost.runtime import Tensor
+from onnxfuse.cost.nodes import Tensor
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.kernel import Kernel

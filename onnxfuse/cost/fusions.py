@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.cost.runtime import Call, Tensor, node_seconds
+from onnxfuse.cost.nodes import Call, Tensor
+from onnxfuse.cost.runtime import node_seconds
 from onnxfuse.ir.graph import Node
 from onnxfuse.target import Cpu
 

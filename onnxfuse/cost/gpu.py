@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from onnxfuse.cost import Cost, PhaseCost, number
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.runtime import VIEW, Call, Tensor, work_of
+from onnxfuse.cost.nodes import VIEW, Call, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32

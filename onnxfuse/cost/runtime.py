@@ -1,77 +1,19 @@
 """Predicted seconds of ONNX Runtime's own nodes, from a plain model: dispatch, operations, bytes and threads.
 
-An operator is of a kind. A row of the table says what share of a core's peak the operations of that kind reach in the
-runtime, and what part of its time more threads divide. `benchmarks/runtime_nodes.py` measures the rows.
+An operator is of a kind (`nodes.py`). A row of the table says what share of a core's peak the operations of that kind
+reach in the runtime, and what part of its time more threads divide. `benchmarks/runtime_nodes.py` measures the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
-import numpy as np
-
-from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.graph import Attribute
+from onnxfuse.cost.nodes import VIEW, Call, work_of
 from onnxfuse.target import Cpu
 
-EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 GRAIN = 15e-6  # seconds of work for which a second thread is woken
 WAKING = 3e-6  # until it has begun and ended
-FEW = 8  # numbers of a constant that say how a node works
 HELD = 0.5  # share of a cache that holds what a node reads and writes
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """What is known of a value of a node before it runs."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    constant: bool = False
-    ints: tuple[int, ...] = ()  # what a constant of a few whole numbers holds, such as axes or an exponent
-
-    @property
-    def elements(self) -> int:
-        """Their number."""
-        return prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        """Storage."""
-        return self.elements * self.dtype.bytes
-
-
-def whole(values: Any) -> tuple[int, ...]:
-    """The numbers of an array where all of them are whole, else none.
-
-    >>> whole(np.array([2.0, 3.0])), whole(np.array(0.5)), whole(np.array("x"))
-    ((2, 3), (), ())
-    """
-    flat = np.asarray(values).reshape(-1)
-    numbers = flat.dtype.kind in "iuf" and bool((np.isfinite(flat) & (flat == np.trunc(flat))).all())
-    return tuple(int(x) for x in flat) if numbers else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A node with the tensors that it reads and makes; None where an input is absent."""
-
-    op: str
-    inputs: tuple[Tensor | None, ...]
-    outputs: tuple[Tensor, ...]
-    attrs: Mapping[str, Attribute]
-
-    def input(self, at: int) -> Tensor | None:
-        """An input, None where it is absent."""
-        return self.inputs[at] if at < len(self.inputs) else None
-
-    @property
-    def read(self) -> tuple[Tensor, ...]:
-        """The inputs that are there."""
-        return tuple(t for t in self.inputs if t is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +23,6 @@ class Row:
     share: float
     divided: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a node does: operations of a kind (a multiply-add is two)."""
-
-    kind: str
-    operations: float
-
-
-VIEW = "view"
 
 # Shares were measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one thread of a Sapphire
 # Rapids core, of the peak that the row of its family has; four of convolutions were then set by ResNet-50 and
@@ -133,10 +65,14 @@ KINDS: dict[str, Row] = {
     "convolution 1-D shallow": Row(0.22, 0.95),
     "convolution transposed": Row(0.46, 0.9),
     "convolution of codes": Row(2.7, 0.9),
-    "pooling": Row(0.1, 0.9),
+    "pooling": Row(0.33, 0.9),
     "resize nearest": Row(0.0047, 0.9),
     "resize linear": Row(0.0019, 0.9),
     "resize cubic": Row(0.0000042, 0.0),
+    "sample nearest": Row(0.0009, 0.9),
+    "sample linear": Row(0.00042, 0.9),
+    "sample linear zeros": Row(0.003, 0.9),
+    "sample cubic": Row(0.00015, 0.9),
     "transpose": Row(0.013, 0.0),
     "shuffle": Row(0.0018, 0.0),
     "copy": Row(0.022, 0.0),
@@ -145,14 +81,6 @@ KINDS: dict[str, Row] = {
     "gather inner": Row(0.001, 0.5),
     "scatter": Row(0.0008, 0.0),
 }
-
-
-def work_of(call: Call) -> Work:
-    """What a node does. Of operators that nobody measured: something cheap for each element."""
-    special = _SPECIAL.get(call.op)
-    if special is not None:
-        return special(call)
-    return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
 
 
 def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> float:
@@ -166,7 +94,7 @@ def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> floa
     if work.kind == VIEW:
         return dispatch
     computing = work.operations / (row.share * target.gflops * 1e9)
-    moved, shared = _moving(call, target, run_weight_bytes)
+    moved, shared = (work.moves * seconds for seconds in _moving(call, target, run_weight_bytes))
     alone = max(computing, moved)
     threads = max(1, min(target.cores, int(alone / GRAIN))) if row.divided else 1
     seconds = max(alone * (1 - row.divided + row.divided / threads), shared)
@@ -186,206 +114,3 @@ def _moving(call: Call, target: Cpu, run_weight_bytes: float) -> tuple[float, fl
         elif footprint > target.l2_bytes * HELD:
             alone, shared = alone + size / target.l3_gbps, shared + size / (target.l3_gbps * target.cores)
     return alone * 1e-9, shared * 1e-9
-
-
-# Kinds of operators ---------------------------------------------------------------------------------------------------
-
-_CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand before the weights
-_SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
-_BLOCK = 16  # filters of images that are computed at a time, however many there are
-_EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
-_SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
-_ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered element takes, by itself and in a slice
-_EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
-
-_OPERATORS = {
-    VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
-    "moderate": "Div Reciprocal Sqrt Mod Floor Ceil Round LeakyRelu HardSigmoid PRelu ThresholdedRelu Shrink Sign",
-    "exponential": "Exp Sigmoid Tanh Swish QuickGelu",
-    "error function": "Erf Gelu BiasGelu FastGelu HardSwish",
-    "function": "Log Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Softsign Elu Selu Celu",
-    "power": "Softplus Mish",
-    "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf",
-    "selection": "Where",
-    "cast": "Cast CastLike",
-    "code": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearAdd QLinearMul QLinearSigmoid"
-    " QLinearLeakyRelu QLinearWhere",
-    "transpose": "Transpose",
-    "shuffle": "DepthToSpace SpaceToDepth Col2Im",
-    "copy": "Concat Slice Split Expand Tile QLinearConcat Trilu CenterCropPad Crop",
-    "pad": "Pad",
-    "scatter": "OneHot",
-    "gather inner": "GatherElements GatherND ReverseSequence",
-}
-_KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
-
-
-def _product(call: Call) -> Work:
-    """A product of matrices: two operations for each column, row and step."""
-    left, right = call.inputs[0], call.inputs[3 if call.op in _CODES else 1]
-    assert left is not None and right is not None
-    depth = left.shape[0] if call.op == "Gemm" and call.attrs.get("transA") else left.shape[-1]
-    out = call.outputs[0]
-    operations = 2.0 * out.elements * depth
-    if left.dtype.bytes == 1:
-        return Work("product of codes", operations)
-    if len(right.shape) > 2 and len(out.shape) > 1:
-        return Work("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
-    rows = out.elements // max(out.shape[-1], 1) if out.shape else 1
-    return Work("product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations)
-
-
-def _einsum(call: Call) -> Work:
-    """Of a product of i x k by k x j the steps are the root of what all three tensors multiply to."""
-    steps = prod(t.elements for t in (*call.read, *call.outputs)) ** 0.5
-    return Work("product batched", 2.0 * steps)
-
-
-def _convolution(call: Call) -> Work:
-    """A convolution by what its window is, and how many channels it reads for each that it makes."""
-    image, weights, out = call.inputs[0], call.inputs[3 if call.op in _CODES else 1], call.outputs[0]
-    assert image is not None and weights is not None
-    groups = call.attrs.get("group", 1)
-    window = prod(weights.shape[2:])
-    if call.op == "ConvTranspose":
-        return Work("convolution transposed", 2.0 * image.elements * prod(weights.shape[1:]))
-    operations = 2.0 * out.elements * prod(weights.shape[1:])
-    if image.dtype.bytes == 1:
-        return Work("convolution of codes", operations)
-    if groups == 1 and len(weights.shape) == 4:
-        operations *= -(-weights.shape[0] // _BLOCK) * _BLOCK / max(weights.shape[0], 1)
-    if groups != 1 and weights.shape[1] == 1 and len(weights.shape) == 4:
-        operations += _EACH * max(image.elements, out.elements)
-    return Work(f"convolution {_window(weights, groups, window)}", operations)
-
-
-def _window(weights: Tensor, groups: object, window: int) -> str:
-    if groups != 1:
-        deep = "depthwise 1-D" if len(weights.shape) == 3 else "depthwise"
-        return deep if weights.shape[1] == 1 else "grouped"
-    if len(weights.shape) == 3:
-        return "1-D" if prod(weights.shape[1:]) >= _SHALLOW else "1-D shallow"
-    if weights.shape[1] <= _FEW:
-        return "few"
-    return "1x1" if window == 1 else "3x3" if window <= 9 else "large"
-
-
-def _pooling(call: Call) -> Work:
-    """An operation for each element of each window."""
-    image = call.inputs[0]
-    assert image is not None
-    shape = call.attrs.get("kernel_shape")
-    if not isinstance(shape, tuple):
-        return Work("reduction", float(image.elements))
-    each = prod(int(size) for size in shape)
-    return Work("pooling", float(call.outputs[0].elements * each))
-
-
-def _reduction(call: Call) -> Work:
-    """An operation for each element that is read; by whether those side by side become one."""
-    image = call.inputs[0]
-    assert image is not None
-    out = call.outputs[0]
-    kept = bool(out.shape) and bool(image.shape) and out.shape[-1] == image.shape[-1] != 1
-    outer = "extreme outer" if call.op in ("ReduceMax", "ReduceMin") else "reduction outer"
-    return Work(outer, float(image.elements)) if kept else Work("reduction", _with_rows(image))
-
-
-def _gathered(call: Call) -> Work:
-    """An element each; blocks that follow the axis go at once."""
-    image, out = call.inputs[0], call.outputs[0]
-    assert image is not None
-    axis = call.attrs.get("axis", 0)
-    last = bool(image.shape) and axis in (-1, len(image.shape) - 1)
-    return Work("gather inner" if last else "gather", float(out.elements))
-
-
-def _scattered(call: Call) -> Work:
-    """An update each: of ScatterElements an element, of ScatterND a slice, whose elements go at once."""
-    places, updates = call.inputs[1:3]
-    assert places is not None and updates is not None
-    if call.op == "ScatterElements":
-        return Work("scatter", _ELEMENT * updates.elements)
-    return Work("scatter", places.elements / max(prod(places.shape[-1:]), 1) + _IN_SLICE * updates.elements)
-
-
-def _arithmetic(call: Call) -> Work:
-    """One operation for each element; the runtime's own loops over large integers are slower."""
-    out = call.outputs[0]
-    wide = not out.dtype.floating and out.dtype.bytes == 8
-    return Work("integer" if wide else "cheap", float(out.elements))
-
-
-def _rows(kind: str) -> Callable[[Call], Work]:
-    """Something for each element that is read, and for each row of them."""
-
-    def work(call: Call) -> Work:
-        image = call.inputs[0]
-        assert image is not None
-        return Work(kind, _with_rows(image))
-
-    return work
-
-
-def _with_rows(image: Tensor) -> float:
-    return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
-
-
-def _cumulated(call: Call) -> Work:
-    """Something for each element, and for each run of those behind the axis, which go at once."""
-    image, axes = call.inputs[0], call.input(1)
-    assert image is not None
-    at = axes.ints[0] if axes is not None and axes.ints else -1
-    run = prod(image.shape[at:][1:]) if at >= -len(image.shape) else 1
-    return Work("cumulation", image.elements + _EACH_RUN * image.elements / max(run, 1))
-
-
-def _softmax(call: Call) -> Work:
-    """Something for each element; along another axis than the last one, the runtime turns the tensor round."""
-    image = call.inputs[0]
-    assert image is not None
-    axis = call.attrs.get("axis", -1)
-    last = axis in (-1, len(image.shape) - 1)
-    return Work("softmax", _with_rows(image)) if last else Work("softmax inner", float(image.elements))
-
-
-def _power(call: Call) -> Work:
-    """Something for each element; by a constant 2 or 3 it is multiplied."""
-    exponent = call.input(1)
-    multiplied = exponent is not None and exponent.ints in ((2,), (3,))
-    return Work("moderate" if multiplied else "power", float(call.outputs[0].elements))
-
-
-def _resize(call: Call) -> Work:
-    """Something for each element that is made, by mode."""
-    mode = call.attrs.get("mode", b"nearest")
-    name = mode.decode() if isinstance(mode, bytes) else str(mode)
-    return Work(f"resize {name}", float(call.outputs[0].elements))
-
-
-def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Callable[[Call], Work]]]:
-    return ((op, function) for op in ops.split())
-
-
-_SPECIAL: dict[str, Callable[[Call], Work]] = dict(
-    (
-        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
-        ("Einsum", _einsum),
-        *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
-        *_each(_rows("scan"), "ArgMax ArgMin"),
-        *_each(_cumulated, "CumSum CumProd"),
-        *_each(_rows("normalization"), "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
-        *_each(_rows("normalization"), "InstanceNormalization GroupNormalization MeanVarianceNormalization"),
-        *_each(_rows("normalization"), "LpNormalization LRN"),
-        *_each(_rows("skipping normalization"), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
-        *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
-        ("Pow", _power),
-        *_each(_resize, "Resize Upsample"),
-        *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
-        *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
-        *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),
-        *_each(_gathered, "Gather"),
-        *_each(_scattered, "ScatterElements ScatterND"),
-        *_each(_arithmetic, "Add Sub Mul Neg Abs Max Min Sum Mean Clip"),
-    )
-)

@@ -33,8 +33,8 @@ _SEQUENCES = (
 )
 _TEXTS = "ImageDecoder RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"
 _OTHERS = (
-    "BitCast DFT DeformConv Det GRU GridSample LSTM MaxRoiPool MaxUnpool MelWeightMatrix RNN RoiAlign STFT Scatter "
-    "TensorScatter TopK"
+    "BitCast DFT DeformConv Det GRU LSTM MaxRoiPool MaxUnpool MelWeightMatrix RNN RoiAlign STFT Scatter TensorScatter "
+    "TopK"
 )
 ABSENT: dict[str, Why] = {
     op: why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -266,7 +267,7 @@ def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Cons
     def on_atom(a: Atom) -> Index | None:
         if not isinstance(a, Loaded) or a.source not in names:
             return None
-        return Index.of(Loaded(names[a.source], tuple(map(on_index, a.at)), on_index(a.extent)))
+        return Index.of(replace(a, source=names[a.source], at=tuple(map(on_index, a.at)), extent=on_index(a.extent)))
 
     def on_index(i: Index) -> Index:
         return transform(i, on_atom)

@@ -121,9 +121,10 @@ class Loaded(_Value):
     source: str
     at: tuple[Index, ...]
     extent: Index
+    inside: bool = False  # of an intermediate value that is clamped to 0 <= value < extent: kernels do not check it
 
     def __repr__(self) -> str:
-        return f"{self.source}[{', '.join(map(repr, self.at))}]"
+        return f"{self.source}{'!' * self.inside}[{', '.join(map(repr, self.at))}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -560,8 +561,8 @@ def common(a: Index, b: Index) -> Index:
 def entry(table: Table, at: Index) -> Index:
     """Element `at` of a table, simplified."""
     n = at.constant
-    same = n is None and len(set(table.values)) == 1
-    return Index.of(Entry(table, at)) if n is None and not same else Index.of(table.values[n or 0])
+    varies = n is None and len(set(table.values)) > 1
+    return Index.of(Entry(table, at)) if varies else Index.of(table.values[n or 0])
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
@@ -579,8 +580,7 @@ def upper(e: Index) -> Index | None:
 
 def never_below_zero(e: Index) -> bool:
     """Whether e >= 0 is proven for all values of its axes, so that C's truncating division rounds down."""
-    low = lower(e)
-    return low is not None and nonnegative(low)
+    return (low := lower(e)) is not None and nonnegative(low)
 
 
 @lru_cache(1 << 14)

@@ -72,7 +72,7 @@ _REMADE: dict[type, Callable[..., Index]] = {
     Least: lambda _, one, two: least(one, two),
     Common: lambda _, one, two: common(one, two),
     Entry: lambda atom, at: entry(atom.table, at),
-    Loaded: lambda atom, *parts: Index.of(Loaded(atom.source, parts[:-1], parts[-1])),
+    Loaded: lambda atom, *parts: Index.of(Loaded(atom.source, parts[:-1], parts[-1], atom.inside)),
 }
 
 

@@ -13,10 +13,10 @@ from onnxfuse.ops import (
     own,
     padding,
     pooling,
-    qlinear,
     quantized,
     reduction,
     resize,
+    sample,
     scatter,
 )
 from onnxfuse.ops.spec import table
@@ -27,6 +27,7 @@ FAMILIES = (
     padding,
     lookup,
     resize,
+    sample,
     reduction,
     pooling,
     normalization,
@@ -35,7 +36,6 @@ FAMILIES = (
     own,
     quantized,
     coded,
-    qlinear,
     scatter,
 )
 

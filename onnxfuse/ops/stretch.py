@@ -135,7 +135,7 @@ def _computed(stages: Stages, how: Manner, s: Stretch) -> Tapped:
 
         name = f"%{tag}{s.number}"
         stages.value(name, (s.extent,), place)
-        return lambda at: Index.of(Loaded(view.out() + name, (at,), s.have))
+        return lambda at: Index.of(Loaded(view.out() + name, (at,), s.have, inside=True))
 
     if how.mode == "nearest":
         nearest = places("at", lambda x: _rounded(view, how, x))
@@ -193,7 +193,7 @@ def _cubic(stages: Stages, how: Manner, s: Stretch) -> Tapped:
     weights = stages.value(f"%weights{s.number}", (s.extent, taps), shared if how.outside else weight)
 
     def term(at: Index, k: int, read: Read) -> Scalar:
-        found = read(Index.of(Loaded(view.out() + name, (at, Index.of(k)), s.have)))
+        found = read(Index.of(Loaded(view.out() + name, (at, Index.of(k)), s.have, inside=True)))
         return apply("mul", found, cast(weights((at, Index.of(k))), found.dtype))
 
     return lambda at, read: summed([term(at, k, read) for k in range(4)])

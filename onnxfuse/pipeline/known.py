@@ -10,7 +10,8 @@ from typing import Any
 
 from onnxfuse.build.cache import key_of
 from onnxfuse.cost import number
-from onnxfuse.cost.runtime import HELD, Call, Tensor
+from onnxfuse.cost.nodes import Call, Tensor
+from onnxfuse.cost.runtime import HELD
 from onnxfuse.ir.graph import Attribute, Constant
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.database import FILE, Database, Measured

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from onnxfuse.cost import symbols_at, weight_bytes
 from onnxfuse.cost.fusions import taken_in
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.runtime import Call, Tensor
+from onnxfuse.cost.nodes import Call, Tensor
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.plan.alone import is_pool
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.plan.unlocks import ALONE
@@ -21,7 +22,7 @@ from onnxfuse.target import Target
 FACTOR = 5.0  # by which a kernel may be predicted slower; one in ten predictions is off by more than about 1.6,
 # and single ones by 4
 LEAST = 10e-6  # seconds that it may be slower, whatever the factor
-UNPACKED = 1.0  # the factor for convolutions with variable weights, which are packed in each run
+EVEN = 1.0  # the factor for convolutions with variable weights, which are packed in each run, and for pools alone
 SIZES = (1, 16, 128, 512)  # values of all symbols; and again with batch sizes 1
 ROUNDS = 4  # of refusals: groups of the new plan may lose too
 
@@ -87,11 +88,13 @@ class _Predictor:
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
     def losing(self, part: Part) -> Times | None:
-        """The times of a group where it loses least, if it loses everywhere."""
+        """The times of a group where it loses least, if it loses everywhere; a pool alone, if it loses anywhere."""
         graph = self.plan.graph
         found = self._of(part, _sizes(graph, part))
-        if any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
-            lost = all(t.ratio > UNPACKED for t in found)
+        if is_pool(part.group, graph, _kinds(graph, part)):
+            lost = any(t.ratio > EVEN for t in found)
+        elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
+            lost = all(t.ratio > EVEN for t in found)
         else:
             lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
@@ -147,12 +150,16 @@ def _shown(seconds: float) -> str:
 
 def _left(graph: Graph, part: Part) -> frozenset[str]:
     """The nodes of a losing group that stay with the runtime: products, or all if there is little else."""
-    nodes = part.group.nodes
-    kinds = {n.name: kind_of(graph, n, ROWS) for n in nodes}
+    nodes, kinds = part.group.nodes, _kinds(graph, part)
     heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in (WEIGHTS, WINDOW, BATCHED)}
     heavy |= taken_in(nodes) if heavy else set()
     others = [n for n in nodes if n.name not in heavy]
     return frozenset(heavy) if heavy and len(others) > 1 else names_of(part.group)
+
+
+def _kinds(graph: Graph, part: Part) -> dict[str, Kind | Decision]:
+    """The kinds of a group's nodes by name."""
+    return {n.name: kind_of(graph, n, ROWS) for n in part.group.nodes}
 
 
 def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
-from onnxfuse.plan.kinds import WEIGHTS, Kind
+from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.unlocks import ALONE
 
 USUAL_GROUP = 2  # the default of `--min-group`
@@ -25,6 +25,26 @@ def stays(
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
     return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
+
+
+def pools_beside(group: Group, others: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> bool:
+    """Whether a group is a pool that reads what one of the others makes, or makes what one of them reads.
+
+    As a node it would put its image into blocks of channels and back. Predicted times decide (`pipeline/worth.py`).
+    """
+    if least > USUAL_GROUP or not is_pool(group, graph, kinds):
+        return False
+    return any({*g.outputs} & {*group.inputs} or {*g.inputs} & {*group.outputs} for g in others)
+
+
+def is_pool(group: Group, graph: Graph, kinds: Mapping[str, Kind | Decision]) -> bool:
+    """Whether a group has pools only: reductions over windows, without weights."""
+
+    def pools(n: Node) -> bool:
+        kind = kinds[n.name]
+        return isinstance(kind, Kind) and kind.name == WINDOW and graph.constants.keys().isdisjoint(n.reads)
+
+    return all(map(pools, group.nodes))
 
 
 def spared(group: Group, whole: Graph, graph: Graph) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 
-from onnxfuse.cost.runtime import Call
+from onnxfuse.cost.nodes import Call
 from onnxfuse.ir.graph import Constant, Graph, Node
 from onnxfuse.ir.kernel import Kernel
 

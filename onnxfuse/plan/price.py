@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from onnxfuse.cost import Cost, number, symbols_at
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.runtime import Call, Tensor
+from onnxfuse.cost.nodes import Call, Tensor
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel

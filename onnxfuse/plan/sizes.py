@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnxfuse.cost import number
-from onnxfuse.cost.runtime import FEW, Tensor, whole
+from onnxfuse.cost.nodes import FEW, Tensor, whole
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Constant, Graph, TensorType
 from onnxfuse.ir.index import Index, symbols_of

@@ -102,7 +102,8 @@ def _atom(a: Atom) -> str:
     if isinstance(a, (Symbol, Axis)):
         return identifier(a.name)
     if isinstance(a, Loaded):
-        return f"checked((i64){identifier(a.source)}[{index(a.at[0])}], {index(a.extent)}, run.fault)"
+        element = f"(i64){identifier(a.source)}[{index(a.at[0])}]"
+        return element if a.inside else f"checked({element}, {index(a.extent)}, run.fault)"
     if isinstance(a, Entry):
         return f"(i64){a.table}[{index(a.at)}]"
     if isinstance(a, Least):

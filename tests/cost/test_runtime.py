@@ -8,7 +8,8 @@ import pytest
 from benchmarks.runtime_cases import Case
 from benchmarks.runtime_nodes import profiled
 from onnxfuse.cost.fusions import calls_of, group_seconds
-from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, whole, work_of
+from onnxfuse.cost.nodes import Call, Tensor, whole, work_of
+from onnxfuse.cost.runtime import KINDS, node_seconds
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
@@ -79,6 +80,10 @@ NODES = {
     "resize nearest": lambda n: same("Resize", n),
     "resize linear": lambda n: same("Resize", n, mode=b"linear"),
     "resize cubic": lambda n: same("Resize", n, mode="cubic"),
+    "sample nearest": lambda n: same("GridSample", n, mode="nearest"),
+    "sample linear": lambda n: same("GridSample", n, padding_mode="border"),
+    "sample linear zeros": lambda n: same("GridSample", n, mode=b"bilinear"),
+    "sample cubic": lambda n: same("GridSample", n, mode="bicubic"),
     "transpose": lambda n: same("Transpose", n),
     "shuffle": lambda n: same("DepthToSpace", n),
     "copy": lambda n: same("Slice", n),

@@ -133,6 +133,14 @@ def _rounding(x: Scalar, times: float = 1.0) -> Scalar:
     return apply("select", apply("isinf", size), NONE, apply("mul", const(times * x.dtype.epsilon, F64), size))
 
 
+def _of_integer(x: Scalar) -> Scalar:
+    """The rounding of an integer to its type: none up to where the type has all integers."""
+    if not x.dtype.floating:
+        return NONE
+    beyond = apply("greater", apply("abs", _number(x)), const(1 / x.dtype.epsilon, F64))
+    return apply("select", beyond, _rounding(x), NONE)
+
+
 class _Errors:
     """The error of scalars over tensors some of which have an error tensor beside them."""
 
@@ -144,7 +152,7 @@ class _Errors:
         if isinstance(x, Const):
             return NONE
         if isinstance(x, FromIndex):
-            return _rounding(x)
+            return _of_integer(x)
         if isinstance(x, Load):
             return self._load(x)
         if isinstance(x, Reduce):
@@ -247,6 +255,7 @@ def _cast(x: Apply, e: Scalar) -> Scalar:
     if x.dtype.kind == "b":
         return NONE if e == NONE else _undecided(_number(x.args[0]), e)
     if x.dtype.floating:
-        rounds = x.dtype.epsilon > source.epsilon or not source.floating
-        return _sum(e, _rounding(x) if rounds and source.kind != "b" else NONE)
+        if not source.floating:
+            return _sum(e, _of_integer(x) if source.kind != "b" else NONE)
+        return _sum(e, _rounding(x) if x.dtype.epsilon > source.epsilon else NONE)
     return e if e == NONE or not source.floating else _spread("floor", _number(x.args[0]), e)

@@ -19,6 +19,7 @@ from tests.ops import (
     cases_quantized,
     cases_reduction,
     cases_resize,
+    cases_sample,
     cases_scatter,
 )
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
@@ -34,6 +35,7 @@ CASES: tuple[Case, ...] = (
     *cases_quantized.CASES,
     *cases_contraction.CASES,
     *cases_resize.CASES,
+    *cases_sample.CASES,
     *cases_scatter.CASES,
 )
 # With symbols for all sizes: how many cases of each operator may be refused, by code. Fewer are better.

@@ -37,6 +37,11 @@ g (float[1, 3, 96, 96] x, float[12] s, float[12] b, float[12] m, float[12] v) =>
 { a = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization(a, s, b, m, v) y = Relu(n) }"""
 
 
+POOLED = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 8, 112, 112] x) => (float[1, 8, 56, 56] y)
+{ a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Relu(a) y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(b) }"""
+
+
 def saved(folder: Path, text: str, **weights: tuple[int, ...]) -> Path:
     model = parser.parse_model(text)
     rng = np.random.default_rng(0)
@@ -121,6 +126,15 @@ def test_a_shared_layout_speaks_for_a_group(tmp_path: Path, monkeypatch: pytest.
     turned = worth.Times(kernel=9e-3, runtime=1e-3, transposing=2e-3)
     assert turned.ratio == pytest.approx(3)
     assert turned.loss == pytest.approx(6e-3)
+
+
+def test_a_pool_beside_a_kernel_is_one_if_it_is_predicted_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = saved(tmp_path, POOLED, w=(8, 8, 3, 3))
+    assert [g.ops for g in planned(path).groups] == [("Conv", "Relu"), ("MaxPool",)]
+    fast(monkeypatch, "y")
+    after = planned(path)
+    assert [g.ops for g in after.groups] == [("Conv", "Relu")]
+    assert [r.startswith("MaxPool: ") for r in refusals(after)] == [True]
 
 
 def test_explain_shows_both_times(tmp_path: Path):

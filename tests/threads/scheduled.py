@@ -13,7 +13,7 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
-from tests.kernels.cases import elementwise, function, movement, operator, row
+from tests.kernels.cases import elementwise, function, movement, operator, row, sample
 from tests.kernels.compiled import Case, group_of_all
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
@@ -27,6 +27,7 @@ TABLES: dict[str, Sequence[Case]] = {
     "elementwise": elementwise.CASES,
     "movement": movement.CASES,
     "functions": function.CASES,
+    "samples": sample.CASES,
     "operators": operator.CASES,
     "divisions": division_cases.CASES,
     "attention": attention_cases.TYPED,

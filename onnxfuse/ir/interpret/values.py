@@ -69,7 +69,7 @@ class Places:
         """An index loaded from a tensor, counted from the end where negative."""
         got, _ = self.memory[a.source].read(at, inside, self.tasks)
         number = got.astype(np.int64)
-        number = np.where(number < 0, number + extent, number)
+        number = number if a.inside else np.where(number < 0, number + extent, number)
         outside = (number < 0) | (number >= extent)
         if np.any(outside if inside is None else outside & inside):
             raise KernelFault("an index is out of range")

@@ -12,7 +12,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Candidate, Group, Plan, group_of
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import spared, stays
+from onnxfuse.plan.alone import pools_beside, spared, stays
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legality import Legality
@@ -109,8 +109,9 @@ class Scope:
         kept = [
             g for g in groups if stays(g, self.graph, self.by_name, shared, least, spared(g, self.whole, self.graph))
         ]
-        few = too_few([g for g in groups if g not in kept], self.graph, self.by_name, least)
-        return kept, [*dropped, *few]
+        beside = [g for g in groups if g in kept or pools_beside(g, kept, self.graph, self.by_name, least)]
+        few = too_few([g for g in groups if g not in beside], self.graph, self.by_name, least)
+        return beside, [*dropped, *few]
 
     def _only_shapes(self, members: Members) -> bool:
         """Whether a group only changes a shape, which is free in the runtime."""

@@ -351,13 +351,24 @@ template <class V> ONNXFUSE_INLINE V min_(V a, V b) {
 #endif
   return select(lt(a, b), a, b);
 }
-// NaN where either is NaN, as ONNX Max, Min and numpy have it.
+// NaN where either is NaN, as ONNX Max, Min and numpy have it. Reductions pass what is new as `b`: whether it is NaN is
+// found once for all accumulators that take it in, each by one instruction with that mask.
 template <class V> ONNXFUSE_INLINE V max_nan(V a, V b) {
-  if constexpr (is_float<elem<V>>) return select(ne(a, a), a, max_(a, b));
+#if ONNXFUSE_AVX512
+  if constexpr (is_same<V, vf>) {
+    return (V)_mm512_mask_max_ps((__m512)b, _mm512_cmp_ps_mask((__m512)b, (__m512)b, _CMP_ORD_Q), (__m512)b, (__m512)a);
+  }
+#endif
+  if constexpr (is_float<elem<V>>) return select(ne(b, b), b, max_(b, a));
   else return max_(a, b);
 }
 template <class V> ONNXFUSE_INLINE V min_nan(V a, V b) {
-  if constexpr (is_float<elem<V>>) return select(ne(a, a), a, min_(a, b));
+#if ONNXFUSE_AVX512
+  if constexpr (is_same<V, vf>) {
+    return (V)_mm512_mask_min_ps((__m512)b, _mm512_cmp_ps_mask((__m512)b, (__m512)b, _CMP_ORD_Q), (__m512)b, (__m512)a);
+  }
+#endif
+  if constexpr (is_float<elem<V>>) return select(ne(b, b), b, min_(b, a));
   else return min_(a, b);
 }
 

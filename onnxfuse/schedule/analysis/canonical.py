@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.graph import TensorType
@@ -105,7 +105,8 @@ class _Renamer:
             return Index.of(self.axes[atom])
         if isinstance(atom, Loaded):
             source = self.names.get(atom.source, atom.source)
-            return Index.of(Loaded(source, tuple(map(self.index, atom.at)), self.index(atom.extent)))
+            at, extent = tuple(map(self.index, atom.at)), self.index(atom.extent)
+            return Index.of(replace(atom, source=source, at=at, extent=extent))
         return None
 
     def axis(self, a: Axis, name: str) -> Axis:

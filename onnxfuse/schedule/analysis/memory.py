@@ -141,7 +141,7 @@ def flat(x: Scalar, places: Mapping[str, Place]) -> Scalar:
                 return None
             place = places[atom.source]
             at = tuple(on_index(i) for i in atom.at)
-            return Index.of(Loaded(place.buffer, (place.offset(at),), atom.extent))
+            return Index.of(replace(atom, source=place.buffer, at=(place.offset(at),)))
 
         return transform(e, go)
 

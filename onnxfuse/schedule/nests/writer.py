@@ -95,7 +95,7 @@ class Writer:
         def go(atom: object) -> Index | None:
             if not isinstance(atom, Loaded):
                 return None
-            inner = Loaded(atom.source, tuple(self.index(i, guards) for i in atom.at), atom.extent)
+            inner = replace(atom, at=tuple(self.index(i, guards) for i in atom.at))
             needed = (*inner.at, *(e for g in guards for e in (g.index, g.extent)))
             level = max((self.level_of_index(i) for i in needed), default=0)
             if any(loop.kind == "vector" for loop in self.loops[:level]):

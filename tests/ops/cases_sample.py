@@ -1,0 +1,57 @@
+"""Cases of GridSample: every mode, padding and alignment, images of two and three axes, points outside and on edges."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.ops.case import Case, data
+
+STEPS = 32.0
+OLD = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}  # the names until opset 19
+
+
+def planar() -> list[Case]:
+    out = []
+    for mode in OLD:
+        for padding in ("zeros", "border", "reflection"):
+            for corners in (0, 1) if (mode, padding) != ("cubic", "border") else ():
+                inputs = (data(2, 3, 5, 7), data(2, 4, 3, 2, low=-1.7, high=1.7))
+                attrs = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+                out.append(Case("GridSample", inputs, attrs, 20, factor=STEPS))
+                # ONNX's evaluator does not know the old names
+                out.append(Case("GridSample", inputs, attrs | {"mode": OLD[mode]}, 16, factor=STEPS, wrong="onnx"))
+    attrs = {"mode": "linear", "padding_mode": "reflection"}
+    out.append(Case("GridSample", (data(1, 2, 4, 3), data(1, 3, 9, 2, low=-7, high=7)), attrs, 20, factor=STEPS))
+    return out
+
+
+def edges() -> list[Case]:
+    """Points on the centres and outer edges of elements and far away, an image of one element, an infinite element."""
+    grid = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.25], np.float32)
+    points = np.stack(np.meshgrid(grid, grid), -1)[None]
+    far = np.array([0.0, 3e8, -3e8, 1e4], np.float32)
+    out = []
+    for padding in ("zeros", "border"):
+        for corners in (0, 1):
+            attrs = {"padding_mode": padding, "align_corners": corners}
+            out.append(Case("GridSample", (data(1, 1, 4, 4), points), attrs, 20, factor=STEPS, note="edges"))
+            out.append(Case("GridSample", (data(1, 2, 1, 1), points), attrs, 20, factor=STEPS, note="one"))
+    image = data(1, 1, 3, 3)
+    image[0, 0, 0, 0] = np.inf
+    out.append(Case("GridSample", (image, np.float32([[[[2.0, 2.0], [-0.2, 0.3]]]])), {}, 20, factor=STEPS, note="inf"))
+    places = np.stack([far, np.zeros_like(far)], -1)[None, None]
+    out.append(Case("GridSample", (data(1, 1, 3, 3), places), {}, 20, factor=STEPS, note="far"))
+    return out
+
+
+def solid() -> list[Case]:
+    out = []
+    for mode in ("linear", "nearest"):
+        for padding in ("zeros", "border", "reflection"):
+            attrs = {"mode": mode, "padding_mode": padding}
+            inputs = (data(1, 2, 3, 4, 5), data(1, 2, 3, 2, 3, low=-1.4, high=1.4))
+            out.append(Case("GridSample", inputs, attrs, 20, factor=STEPS))
+    return out
+
+
+CASES = (*planar(), *edges(), *solid())
