@@ -34,8 +34,8 @@ from scripts.ablation import Watch  # noqa: E402
 
 OUT = ROOT / "docs" / "gap.md"
 NETWORKS = (
-    "tiny-bert", "tiny-gpt2", "tiny-mobilebert", "tiny-vit", "tiny-swin", "tiny-convnext", "tiny-segformer",
-    "tiny-mobilenet", "tiny-resnet",
+    "mobilenet-v2", "efficientnet-b0", "t5-encoder.dynamic", "crnn.dynamic", "ocr-recognizer.dynamic", "resnet-50",
+    "segformer-b0", "swin-t", "pyramid.dynamic", "yolov8.dynamic", "convnext-t",
 )  # fmt: skip
 HEAD = """# The gap to exhaustive search
 
@@ -117,7 +117,7 @@ def text_of(found: list[Gap]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("models", nargs="*", default=NETWORKS, help="files, or names of networks")
-    parser.add_argument("--most", type=int, default=7, help="nodes of a region, at most 10")
+    parser.add_argument("--most", type=int, default=8, help="nodes of a region, at most 10")
     parser.add_argument("--regions", type=int, default=50, help="regions in all")
     parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")
     arguments = parser.parse_args()
