@@ -89,6 +89,8 @@ NETWORKS: tuple[Network, ...] = (
     *_full("distilbert-base", "DistilBERT, sequence 128", _words(1, 128, 30522)),
     *_full("albert-base", "ALBERT-base v2, sequence 128", _tokens(30000, 1, 128)),
     *_published("efficientnet-b0", "EfficientNet-B0, 224 x 224", 3, 224, 224),
+    *_published("regnet-y-400mf", "RegNetY-400MF, 224 x 224", 3, 224, 224),
+    *_published("mobilevit-s", "MobileViT-S, 256 x 256", 3, 256, 256),
     *_published("mobilenet-v1-ssd", "MobileNetV1-SSD, 300 x 300", 3, 300, 300),
     *_published("u-net", "U-Net of five levels, 256 x 256", 3, 256, 256),
     *_published("c3d", "C3D, 16 frames of 112 x 112", 3, 16, 112, 112),

@@ -46,7 +46,9 @@ def _option(
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
 USUAL = "anchors"  # where nobody says anything
 BEST = "best"  # the cheapest cover from what all others propose
-STRATEGIES = (*_files("plan", "strategies"), BEST)
+EXHAUSTIVE = "exhaustive"  # likewise, and from every legal group of small regions
+SEARCHES = (BEST, EXHAUSTIVE)
+STRATEGIES = (*_files("plan", "strategies"), *SEARCHES)
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 

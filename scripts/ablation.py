@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
 from benchmarks.tables import table  # noqa: E402
 from models.networks import network  # noqa: E402
-from onnxfuse.config import BEST, STRATEGIES, Options  # noqa: E402
+from onnxfuse.config import BEST, SEARCHES, STRATEGIES, Options  # noqa: E402
 from onnxfuse.ir.graph import Graph  # noqa: E402
 from onnxfuse.ir.group import Plan  # noqa: E402
 from onnxfuse.measure.profile import profile_models  # noqa: E402
@@ -65,7 +65,7 @@ class Row:
     shown: int
 
 
-class _Watch:
+class Watch:
     """Plans as a build does, and keeps the last plan, of the main graph of a model, and what it was priced by."""
 
     def __init__(self) -> None:
@@ -74,6 +74,7 @@ class _Watch:
     def __call__(
         self, graph: Graph, rows: Any, options: Options, out: frozenset[str], legality: Legality, costing: Costing
     ) -> Plan:
+        """The plan, as `onnxfuse.plan` makes it."""
         made = plan(graph, rows, options, out, legality, costing)
         self.asked = (made, options, legality, costing)
         return made
@@ -81,7 +82,7 @@ class _Watch:
 
 def row(model: bytes, strategy: str, budget: int, *, rewritten: bool = True, **options: Any) -> Row:
     """The plan of one strategy, with further options."""
-    watch = _Watch()
+    watch = Watch()
     calls = replace(Calls(), plan=watch)
     if not rewritten:
         calls = replace(calls, rewrite=lambda graph, options, bugs: (graph, ()))
@@ -158,7 +159,7 @@ def written() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("models", nargs="*", default=SMALL, help="files, or names of networks")
-    parser.add_argument("--strategies", default=",".join((*(s for s in STRATEGIES if s != BEST), BEST)))
+    parser.add_argument("--strategies", default=",".join((*(s for s in STRATEGIES if s not in SEARCHES), BEST)))
     parser.add_argument("--budget", type=int, default=Options().plan_budget, help="candidates that may be scheduled")
     parser.add_argument("--measure", action="store_true", help="build, and run in turns")
     parser.add_argument("--threads", type=int, default=1, help="of measured runs")

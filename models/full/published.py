@@ -42,6 +42,33 @@ def _efficientnet_b0() -> nn.Module:
     return plain(transformers.EfficientNetForImageClassification(config))
 
 
+def _regnet_y_400mf() -> nn.Module:
+    config = transformers.RegNetConfig(
+        num_channels=3,
+        embedding_size=32,
+        hidden_sizes=[48, 104, 208, 440],
+        depths=[1, 3, 6, 6],
+        groups_width=8,
+        layer_type="y",
+        hidden_act="relu",
+        id2label={number: str(number) for number in range(1000)},
+    )
+    return plain(transformers.RegNetForImageClassification(config))
+
+
+def _mobilevit_s() -> nn.Module:
+    config = transformers.MobileViTConfig(
+        num_channels=3,
+        image_size=256,
+        patch_size=2,
+        hidden_sizes=[144, 192, 240],
+        neck_hidden_sizes=[16, 32, 64, 96, 128, 160, 640],
+        hidden_act="silu",
+        id2label={number: str(number) for number in range(1000)},
+    )
+    return plain(transformers.MobileViTForImageClassification(config))
+
+
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1, act: Make = nn.ReLU) -> nn.Module:
     """Conv, BatchNormalization, activation."""
     own = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
@@ -311,6 +338,8 @@ def _row(make: Make, shape: tuple[int, ...], *outputs: str, calibration: int = 2
 
 ARCHITECTURES: dict[str, Architecture] = {
     "efficientnet-b0": _row(_efficientnet_b0, (3, 224, 224), calibration=16),
+    "regnet-y-400mf": _row(_regnet_y_400mf, (3, 224, 224), calibration=16),
+    "mobilevit-s": _row(_mobilevit_s, (3, 256, 256), calibration=4),
     "mobilenet-v1-ssd": _row(MobileNetSsd, (3, 300, 300), "boxes", "scores"),
     "u-net": _row(UNet, (3, 256, 256)),
     "c3d": _row(C3d, (3, 16, 112, 112)),

@@ -16,6 +16,7 @@ from onnxfuse.pipeline.groups import attempted, predicting, scheduler
 from onnxfuse.pipeline.known import known_to
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
+from onnxfuse.schedule.passes.driver import unchecked, verified
 
 MANY = 16  # cores that stand for a large machine
 
@@ -42,11 +43,15 @@ def _machines(context: Context) -> Sequence[Any]:
 
 
 def _kernel(context: Context, calls: Calls, group: Group, plan: Plan) -> Kernel | Decision:
-    """The kernel that a group becomes, or why there is none."""
+    """The kernel that a group becomes, or why there is none.
+
+    It is verified when it is built, unless the build is strict: most candidates are priced and never built.
+    """
     lowered = attempted(context, "lower", partial(calls.lower, group, plan, ROWS))
     if isinstance(lowered, Decision):
         return lowered
+    check = verified if context.strict else unchecked
     found: Kernel | Decision = attempted(
-        context, "schedule", lambda: scheduler(context, plan, lowered)(context.targets[0])
+        context, "schedule", lambda: scheduler(context, plan, lowered, check=check)(context.targets[0])
     )
     return found

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from onnxfuse.config import BEST, USUAL, Options
+from onnxfuse.config import SEARCHES, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import Table
@@ -61,7 +61,7 @@ def _left(graph: Graph, kinds: Mapping[int, Kind], rows: Table, options: Options
 def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None) -> Plan:
     if grouping is not None:
         return planner.again(grouping)
-    return planner.best() if strategy == BEST else planner.made(strategy)
+    return planner.searched(strategy) if strategy in SEARCHES else planner.made(strategy)
 
 
 def _kinds(

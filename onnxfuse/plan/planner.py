@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from onnxfuse.config import BEST, USUAL, Options
+from onnxfuse.config import BEST, EXHAUSTIVE, SEARCHES, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Candidate, Plan
 from onnxfuse.ops.spec import Table
@@ -20,6 +20,7 @@ from onnxfuse.plan.price import Costing, Seconds, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import about
 from onnxfuse.plan.search.alternatives import alternatives
 from onnxfuse.plan.search.best import composed
+from onnxfuse.plan.search.exhaustive import proposals
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
@@ -52,8 +53,10 @@ class Planner:
         self._given[:] = grouping
         return self.made(_GIVEN)
 
-    def best(self) -> Plan:
+    def searched(self, name: str = BEST) -> Plan:
         """The plan with the least predicted time, of all strategies and of their combination.
+
+        With `exhaustive`, every legal group of small regions is considered too.
 
         The plan of `anchors` if there are no prices, or if no other is better by more than `TIE`; when prices are
         measured, smaller differences count too.
@@ -62,8 +65,8 @@ class Planner:
         unit = _seconds(anchors, space)
         if unit is None:
             return anchors
-        plans = [anchors, self._made(BEST)[0]]
-        plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
+        plans = [anchors, *(self._made(search)[0] for search in dict.fromkeys((name, BEST)))]
+        plans += [self._made(other)[0] for other in STRATEGIES if self._may_win(other, plans, unit)]
         made = min(
             (p for p in plans if self._may_replace_anchors(p, unit)),
             key=lambda p: self._ratio(p, unit),
@@ -122,8 +125,11 @@ class Planner:
 
     def _cover(self, name: str, left: Left) -> Cover:
         if (name, left) not in self._covers:
-            own = {BEST: self._composed, _GIVEN: self._decided}.get(name)
-            self._covers[name, left] = own(left) if own is not None else STRATEGIES[name](self._space(left))
+            if name in SEARCHES:
+                found = self._composed(left, every=name == EXHAUSTIVE)
+            else:
+                found = self._decided(left) if name == _GIVEN else STRATEGIES[name](self._space(left))
+            self._covers[name, left] = found
         return self._covers[name, left]
 
     def _decided(self, left: Left) -> Cover:
@@ -140,8 +146,10 @@ class Planner:
         )
         return Cover(tuple(map(members, groups)), decided=True, left=tuple(sorted(stay, key=lambda d: at[d.nodes[0]])))
 
-    def _composed(self, left: Left) -> Cover:
+    def _composed(self, left: Left, *, every: bool = False) -> Cover:
         """The cover combined from those of all strategies; the cover of `anchors` if there are no prices.
+
+        With `every`, from all legal groups of small regions too, as far as the budget lasts.
 
         Groups of each strategy are priced at once; strategies that need most prices come last, if the budget lasts.
         """
@@ -158,6 +166,10 @@ class Planner:
             covers[name] = self._cover(name, left)
             for members_ in covers[name].groups:
                 space.seconds(set_of(members_))
+        if every:
+            others[EXHAUSTIVE] = proposals(space, usual)
+            for group in others[EXHAUSTIVE]:
+                space.seconds(group)
         memo.kept = 0
         return composed(space, covers, others) or covers["anchors"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.config import BEST, STRATEGIES
+from onnxfuse.config import BEST, EXHAUSTIVE, SEARCHES, STRATEGIES
 from onnxfuse.cost import Cost
 from onnxfuse.plan import strategies
 from tests.plan.priced import costing, groups, parsed, planned
@@ -132,6 +132,17 @@ def test_without_prices_nothing_is_merged_by_them() -> None:
     assert groups(CHAIN, BEST, costing(0)) == groups(CHAIN, "anchors") == ["Neg Exp Relu"]
 
 
+TWO = """(float[8, 16] x, float[16, 16] u, float[5, 7] z) => (float[8, 16] y, float[5, 7] w)
+{ y = MatMul(x, u)\n w = Tanh(z) }"""
+
+
+def test_exhaustive_tries_groups_that_are_not_connected() -> None:
+    """A product and an operator without a value in common: one kernel saves a call; no strategy proposes it."""
+    assert groups(TWO, BEST) == ["MatMul", "Tanh"]
+    assert groups(TWO, EXHAUSTIVE) == ["MatMul Tanh"]
+    assert groups(TWO, EXHAUSTIVE, costing(3)) == groups(TWO, BEST)  # no budget is left for the proposals
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_covers_the_graph(strategy: str) -> None:
     """Every node in one group, in an order in which each comes after what it reads."""
@@ -145,4 +156,4 @@ def test_every_strategy_covers_the_graph(strategy: str) -> None:
 
 
 def test_every_name_has_a_strategy() -> None:
-    assert {*strategies.STRATEGIES, BEST} == set(STRATEGIES)
+    assert {*strategies.STRATEGIES, *SEARCHES} == set(STRATEGIES)

@@ -16,13 +16,16 @@ NARROW = 3  # most values that cross a cut
 MOST = 40  # most nodes of a region that is not cut further
 
 
-def regions_of(scope: Scope, standing: Iterable[Set]) -> list[Set]:
-    """The regions of a scope, in order; each group of `standing` is in one of them."""
+def regions_of(scope: Scope, standing: Iterable[Set], most: int = MOST) -> list[Set]:
+    """The regions of a scope, in order; each group of `standing` is in one of them.
+
+    They have up to `most` nodes, or cannot be cut.
+    """
     found: list[Set] = []
     begin = 0
     atoms = _atoms(_crossing(scope), standing)
     for before, end in pairwise(atoms):
-        if end - begin > MOST and before > begin:
+        if end - begin > most and before > begin:
             found.append(_run(begin, before))
             begin = before
     return [*found, _run(begin, atoms[-1])] if atoms[-1] > begin else found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from onnxfuse.config import BEST
+from onnxfuse.config import SEARCHES
 from onnxfuse.config import STRATEGIES as NAMES
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.space import Space
@@ -16,5 +16,5 @@ from onnxfuse.plan.search.space import Space
 __all__ = ("STRATEGIES",)
 
 STRATEGIES: Mapping[str, Callable[[Space], Cover]] = {
-    name: getattr(import_module(f"{__name__}.{name}"), name) for name in NAMES if name != BEST
+    name: getattr(import_module(f"{__name__}.{name}"), name) for name in NAMES if name not in SEARCHES
 }

@@ -60,6 +60,7 @@ def prepare(
     done.layouts |= images_inside(c) | dict(c.layouts)
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
     heads: dict[str, Nest] = {}  # nests of batched contractions and of values computed from them
     for at, d in enumerate(c.definitions):
@@ -71,7 +72,7 @@ def prepare(
         elif scatter is not None:
             nest = nest_of(replace(d, value=scatter.start), done.places, uncut=d.axes)
         else:
-            nest = nest_of(d, done.places, heads, blocks)
+            nest = nest_of(d, done.places | given, heads, blocks)
         nest = replace(nest, output=d.name in outputs)
         other = blocks or scan is not None or scatter is not None
         found = None if other else recognise(Definition(d.name, nest.axes, nest.value), constants)

@@ -83,14 +83,18 @@ def schedule(
         half,
         run_weight_bytes,
         best,
-        check,
         winograd=winograd,
         exchange=exchange and half is None,
     )
     if isinstance(made, Decision):
         return replace(made, nodes=(lowered.group.name,))
-    inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
-    return replace(made, inputs=inputs, outputs=outputs)
+    nest, kernel = made
+    if check is not unchecked:
+        through(PASSES, nest, target, check)
+    inputs, outputs = (
+        tuple(replace(p, value=values[p.name]) for p in part) for part in (kernel.inputs, kernel.outputs)
+    )
+    return replace(kernel, inputs=inputs, outputs=outputs)
 
 
 def _positional(c: Canonical) -> Canonical:
@@ -99,7 +103,7 @@ def _positional(c: Canonical) -> Canonical:
     return replace(c, inputs=inputs, outputs=outputs)
 
 
-@lru_cache(256)
+@lru_cache(512)
 def _scheduled(
     c: Canonical,
     weights: frozenset[str],
@@ -107,12 +111,11 @@ def _scheduled(
     half: DType | None,
     run_weight_bytes: float,
     best: Best,
-    check: Check,
     *,
     winograd: bool,
     exchange: bool,
-) -> Kernel | Decision:
-    """The kernel of a group; computed once for equal groups."""
+) -> tuple[Kernel, Kernel] | Decision:
+    """The kernel of a group as loop nests, and after all passes; computed once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
@@ -134,10 +137,8 @@ def _scheduled(
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
     taken = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes).best_kernel(kernels)
-    if check is not unchecked:
-        (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
-        through(PASSES, nest, target, check)
-    return taken
+    (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
+    return nest, taken
 
 
 def prologued(part: AlignedJobs) -> bool:

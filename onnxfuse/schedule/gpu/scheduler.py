@@ -80,16 +80,17 @@ def schedule(
     c = canonical(group)
     values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
     inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
-    made = _scheduled(replace(c, inputs=inputs, outputs=outputs), target, check)
-    if isinstance(made, Decision):
-        return replace(made, nodes=(lowered.group.name,))
+    nest = _scheduled(replace(c, inputs=inputs, outputs=outputs), target)
+    if isinstance(nest, Decision):
+        return replace(nest, nodes=(lowered.group.name,))
+    made = through(PASSES, nest, target, check)
     inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
     return replace(made, inputs=inputs, outputs=outputs)
 
 
 @lru_cache(256)
-def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
-    """The kernel of a group, once for equal groups."""
+def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
+    """The kernel of a group before all passes, once for equal groups."""
     if any(scan_of(d) is not None for d in c.definitions):
         return Decision("E-NO-KERNEL", (), "scans (each result is computed from the one before) have no GPU kernel yet")
     if any(scatter_of(d) is not None for d in c.definitions):
@@ -102,8 +103,7 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
         return bounded
     definitions, requires = bounded
     c = replace(c, definitions=definitions)
-    made = replace(_kernel(c, target), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
-    return through(PASSES, made, target, check)
+    return replace(_kernel(c, target), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
 
 
 def _kernel(c: Canonical, target: Gpu) -> Kernel:

@@ -44,6 +44,14 @@ def gemm_of(b: Build, m: int, k: int, n: int) -> str:
     return b.node("MatMul", b.input("deep", m, k), scaled(b, k, n))
 
 
+def tied() -> Graph:
+    """Two products by the same weights."""
+    b = Build()
+    w = scaled(b, 70, 45)
+    first, second = (b.node("MatMul", b.input(x, 19, 70), w) for x in ("x", "z"))
+    return b.graph(first, b.node("Relu", second))
+
+
 SHAPES = ((1, 64, 64), (1, 7, 33), (17, 31, 37), (14, 8, 32), (15, 9, 33), (13, 300, 290), (29, 257, 321),
           (3, 1100, 1000), (200, 16, 8), (2, 3, 5), (1, 1, 1), (5, 64, 1), (100, 5, 100),
           (1, 513, 129), (57, 3, 64), (43, 61, 7))  # fmt: skip
@@ -53,6 +61,7 @@ ANY_ROWS = tuple({"M": m} for m in (1, 2, 13, 14, 15, 64, 100))
 def products() -> list[Case]:
     out = [Case(f"gemm_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in SHAPES]
     out += [Case(f"gemm_{a}", gemm(19, 70, 45, after=a)) for a in ("bias", "gelu", "erf", "relu_both", "norm")]
+    out.append(Case("gemm_tied", tied()))
     out += [Case(f"gemm_any_{a}", gemm("M", 70, 45, after=a), ANY_ROWS) for a in ("gelu", "norm", "relu_both")]
     out.append(Case("gemm_deep_43", gemm(43, 6144, 260, after="norm"), way=-1))  # taken in parts of its depth
     out.append(Case("gemm_deep_M", gemm("M", 6144, 260, after="norm"), ({"M": 3}, {"M": 50}), way=-1))

@@ -12,6 +12,7 @@ from onnx import parser
 from onnxfuse import optimize
 from onnxfuse.ir.kernel import Kernel, Loop
 from onnxfuse.schedule.cpu import scheduler
+from onnxfuse.schedule.passes import driver
 from onnxfuse.schedule.passes.driver import NESTS, Pass, through
 from onnxfuse.target import CPUS, Cpu
 from tests.kernels.cases.row import softmax_chain
@@ -76,3 +77,22 @@ def test_a_build_names_the_step_and_leaves_the_group_to_the_runtime(fresh: pytes
     assert "schedule: planted: phase 0: reads in0[" in bug.reason
     with pytest.raises(AssertionError, match=r"^schedule: planted: "):
         optimize(model, stop_after="render", strict=True)
+
+
+def test_candidates_that_are_only_priced_are_verified_in_strict_builds(fresh: pytest.MonkeyPatch) -> None:
+    model = parser.parse_model(MODEL).SerializeToString()
+    real, seen = driver.verify, set[Kernel]()
+
+    def counted(kernel: Kernel) -> tuple[str, ...]:
+        seen.add(kernel)
+        return real(kernel)
+
+    fresh.setattr(driver, "verify", counted)
+    counts = []
+    for strict in (False, True):
+        seen.clear()
+        scheduler._scheduled.cache_clear()
+        result = optimize(model, strategy="best", stop_after="schedule", min_group=1, strict=strict)
+        counts.append(len(seen))
+        assert result.kernels == 1
+    assert 0 < counts[0] <= len(scheduler.PASSES) + 1 < counts[1]
