@@ -87,9 +87,9 @@ def _explained(
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
         lines += ["", "kernels", *_indented(_kernels(groups))]
-    ways = list(_ways(groups))
-    if ways:
-        lines += ["", "schedule candidates, the chosen one first", *_indented(table(ways, right=(1,)))]
+    listed = list(_schedules(groups))
+    if listed:
+        lines += ["", "schedule candidates, the chosen one first", *_indented(table(listed, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
     if candidates:
@@ -155,11 +155,11 @@ def _any_number(text: str) -> str:
     return re.sub(r"\d+", "*", text)
 
 
-def _ways(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
+def _schedules(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
     """The schedule candidates of each distinct kernel."""
     for g in {g.kernel: g for g in groups}.values():
-        for ways in g.ways:
-            yield from ((g.kernel * (w is ways[0]), _microseconds(w.predicted_ms), w.way) for w in ways)
+        for each in g.schedules:
+            yield from ((g.kernel * (w is each[0]), _microseconds(w.predicted_ms), w.schedule) for w in each)
 
 
 def _indented(lines: Any) -> list[str]:

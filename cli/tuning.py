@@ -41,27 +41,27 @@ def _lines(found: Tuned) -> Iterator[str]:
         for s in worst:
             yield f"          {s.predicted_us:.3g} us predicted, {s.measured_us:.3g} us measured: {s.what[:80]}"
     yield f"plan      {'changed' if found.changed else 'unchanged'} by measured times"
-    for rival in found.rivals:
-        yield from _rival(rival)
-    if not found.rivals and found.changed:
+    for alternative in found.alternatives:
+        yield from _alternative(alternative)
+    if not found.alternatives and found.changed:
         yield "          there was no time to compare it in the whole model (--budget)"
-    elif not any(r.taken for r in found.rivals):
+    elif not any(r.taken for r in found.alternatives):
         yield "          no plan is significantly faster than the default one"
-    for way in found.ways:
-        yield from _way(way)
+    for schedule in found.faster_schedules:
+        yield from _schedule(schedule)
     yield from (f"note      not measured: {problem[:100]}" for problem in found.problems[:_WORST])
     yield f"wrote     {found.lock}  {found.database}"
 
 
-def _way(w: FasterSchedule) -> Iterator[str]:
+def _schedule(w: FasterSchedule) -> Iterator[str]:
     """The lines of a schedule candidate that was faster than the one predicted best."""
     verdict = "taken" if w.taken else "not taken, since the whole model is not significantly faster"
     yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
-    yield f"          {w.way}"
+    yield f"          {w.schedule}"
     yield f"          instead of {w.instead_of}"
 
 
-def _rival(r: Alternative) -> Iterator[str]:
+def _alternative(r: Alternative) -> Iterator[str]:
     """The lines of an alternative plan that was measured in the whole model."""
     verdict = "taken" if r.taken else "left"
     times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.pipeline import gained
+from onnxfuse.pipeline import gain_step
 
 ALLOCATED = 50_000  # containers that are made between two looks for cycles, as in a build
 
@@ -16,7 +16,7 @@ ALLOCATED = 50_000  # containers that are made between two looks for cycles, as 
 @pytest.fixture(autouse=True)
 def _quick_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds measure what they gain only where a test asks for it (`gain=True`, `--gain`), or tests that default."""
-    monkeypatch.setattr(gained, "wanted", lambda context: context.options.gain is True)
+    monkeypatch.setattr(gain_step, "wanted", lambda context: context.options.gain is True)
     monkeypatch.setenv("ONNXFUSE_GAIN", "0")  # for those that are run as programs
 
 

@@ -20,8 +20,8 @@ from typing import Any
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.database import Measured
+from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
-from onnxfuse.pipeline.rivals import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
 from onnxfuse.plan.known import KernelSample

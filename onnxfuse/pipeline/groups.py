@@ -288,12 +288,12 @@ def _described(
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
         runtime_ms=round(runtime * 1e3, 6) if runtime is not None else None,
         bound=cost.bound if cost is not None else None,
-        ways=tuple(_choice_results(choice) for choice in kernel.choices) if kernel is not None else (),
+        schedules=tuple(_choice_results(choice) for choice in kernel.choices) if kernel is not None else (),
     )
 
 
 def _choice_results(choice: Choice) -> tuple[CandidateTime, ...]:
-    return tuple(CandidateTime(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
+    return tuple(CandidateTime(name, round(seconds * 1e3, 6)) for name, seconds in choice.candidates)
 
 
 def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:

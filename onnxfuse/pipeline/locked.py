@@ -59,7 +59,7 @@ def _as_tuned(context: Context, b: Build) -> Build:
 
 def _grouped(b: Build, lock: Lock) -> Build:
     """The build and its bodies with the groups and schedule candidates of a lock."""
-    substitutions = substitutions_of(lock.ways)
+    substitutions = substitutions_of(lock.faster_schedules)
     return replace(
         b, grouping=lock.groups, substitutions=substitutions, inner=tuple(_grouped(each, lock) for each in b.inner)
     )
@@ -70,7 +70,7 @@ def substitutions_of(found: Iterable[FasterSchedule]) -> dict[str, Substitutions
     substitutions: dict[str, Substitutions] = {}
     for each in found:
         if each.taken:
-            substitutions[each.kernel] = (*substitutions.get(each.kernel, ()), (each.instead_of, each.way))
+            substitutions[each.kernel] = (*substitutions.get(each.kernel, ()), (each.instead_of, each.schedule))
     return substitutions
 
 

@@ -16,7 +16,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.load import Source
 from onnxfuse.load.tensors import forget_pages
-from onnxfuse.pipeline import finish, gained, guided, locked, verdict
+from onnxfuse.pipeline import finish, gain_step, guided, locked, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
@@ -59,7 +59,7 @@ STEPS: tuple[Step, ...] = (
     ("emit", finish.emit, finish.check_emitted),
     ("verify", verdict.verify, _nothing),
     ("guide", guided.guide, _nothing),
-    ("gain", gained.gain, _nothing),
+    ("gain", gain_step.gain, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
 About = Callable[[Result], Mapping[Path, str]]

@@ -26,12 +26,12 @@ from onnxfuse.measure.database import Measured
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
+from onnxfuse.pipeline.alternatives import Areas, Grouping, Race, areas_between, raced
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.candidate_tuning import faster_candidates
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
 from onnxfuse.pipeline.known import Keys, database_of
 from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
-from onnxfuse.pipeline.rivals import Areas, Grouping, Race, areas_between, raced
 from onnxfuse.pipeline.run import opened, run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
@@ -58,7 +58,7 @@ class SampleResult:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of tuning: samples, raced areas, whether the plan changed, and faster schedule candidates (`ways`)."""
+    """The result of tuning: samples, raced areas, whether the plan changed, and faster schedules of contractions."""
 
     model: str
     lock: str
@@ -67,8 +67,8 @@ class Tuned:
     samples: tuple[SampleResult, ...]
     problems: tuple[str, ...]
     changed: bool  # whether measured prices gave another plan than predictions did
-    rivals: tuple[Alternative, ...]
-    ways: tuple[FasterSchedule, ...]
+    alternatives: tuple[Alternative, ...]
+    faster_schedules: tuple[FasterSchedule, ...]
     seconds: float
 
 
@@ -137,14 +137,14 @@ class _Tuning:
         while self.sampler.run(self._wanted(made)) and rounds < ROUNDS:
             made, rounds = self._planned(loaded, self.context), rounds + 1
         race = Race(self.mine, self.calls, usual, max(self.threads), self.until)
-        rivals, grouping = self._raced(race, usual, (made, first))
-        ways = raced_candidates(race, grouping, self._ways(race, grouping))
-        text = self._kept(loaded, rivals, grouping, ways)
+        alternatives, grouping = self._raced(race, usual, (made, first))
+        faster = raced_candidates(race, grouping, self._faster_schedules(race, grouping))
+        text = self._kept(loaded, alternatives, grouping, faster)
         changed = grouping_of(made) != grouping_of(first)
         found = [self._sample(*each) for each in self.sampler.measured.values()]
         problems = tuple(dict.fromkeys(self.sampler.problems.values()))
         path = str(self.database.path)
-        return Tuned("", "", path, rounds, tuple(found), problems, changed, tuple(rivals), ways, 0.0), text
+        return Tuned("", "", path, rounds, tuple(found), problems, changed, tuple(alternatives), faster, 0.0), text
 
     def _planned(self, loaded: Build, context: Context) -> Build:
         """The plan with all that is known by now; kernels that were scheduled before are not scheduled again."""
@@ -177,11 +177,11 @@ class _Tuning:
                 kinds.setdefault(area.kind, area)
         return raced(race, before, list(kinds.values()))
 
-    def _ways(self, race: Race, grouping: Grouping | None) -> list[FasterSchedule]:
+    def _faster_schedules(self, race: Race, grouping: Grouping | None) -> list[FasterSchedule]:
         """Schedule candidates of a plan's contractions that are faster than the usual ones, kernel by kernel."""
         now = time.monotonic()
         self.sampler.until = now + (self.until - now) * (1 - RACES)
-        options = race.lock((grouping, ()), self.context.folder / "ways.lock")
+        options = race.lock((grouping, ()), self.context.folder / "faster.lock")
         b = run(replace(self.mine, options=options), self.calls, "schedule", lambda step, b: None)
         sizes: dict[str, Mapping[str, int]] = {}
         for part in b.all_parts:
@@ -197,12 +197,16 @@ class _Tuning:
         return form, price[0] if isinstance(price, tuple) else predicted
 
     def _kept(
-        self, b: Build, rivals: Iterable[Alternative], grouping: Grouping | None, ways: tuple[FasterSchedule, ...]
+        self,
+        b: Build,
+        alternatives: Iterable[Alternative],
+        grouping: Grouping | None,
+        faster: tuple[FasterSchedule, ...],
     ) -> str:
         """The text of the lock, which the database keeps too."""
         source: Any = have(b.loaded).source
         options = deciding(self.mine.options)
-        lock = Lock(source.sha256, options, self.mine.target_names, None, (), grouping, tuple(rivals), ways)
+        lock = Lock(source.sha256, options, self.mine.target_names, None, (), grouping, tuple(alternatives), faster)
         text = text_of_lock(self.mine, lock)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.database.keep_plan(key_of_plan(self.mine, b), text, now)

@@ -120,7 +120,7 @@ function tell(node) {
     ["bound by", group.bound],
     ["work", `${amount(group.flops, "FLOP")}, ${amount(group.bytes, "B")}, ${group.phases} phases`],
     ["other groups", proposed(group)],
-    ["ways", group.ways.map((ways) => ways.map((w) => `${w.way} ${figure(w.predicted_ms)} ms`).join(" | ")).join("; ")],
+    ["schedules", group.schedules.map((each) => each.map((w) => `${w.schedule} ${figure(w.predicted_ms)} ms`).join(" | ")).join("; ")],
   ]));
   const listing = data.drawing.listings[group.kernel];
   if (listing) about.append(folded("scheduled kernel", listing.ir), ...(listing.code ? [folded("generated C++", listing.code)] : []));

@@ -22,6 +22,7 @@ DECIDING = (
     "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node", "fast_math",
     "precision", "winograd",
 )  # fmt: skip
+FIRST_VERSION = 1  # of lock files that are still read; they had `ways` for `faster_schedules`
 PLANNED = ("strategy", "plan_budget")  # those of them that decide how groups are chosen
 
 
@@ -75,7 +76,7 @@ class FasterSchedule:
     kernel: str
     places: int
     instead_of: str
-    way: str
+    schedule: str
     before_us: float
     after_us: float
     taken: bool
@@ -91,8 +92,8 @@ class Lock:
     domain: str | None  # None: no library was made
     choices: tuple[Choice, ...]
     groups: tuple[tuple[str, ...], ...] | None = None  # node names of measured groups; None: as planned
-    rivals: tuple[Alternative, ...] = ()  # measured alternatives to groups of anchors
-    ways: tuple[FasterSchedule, ...] = ()  # measured schedule candidates of contractions
+    alternatives: tuple[Alternative, ...] = ()  # measured alternatives to groups of anchors
+    faster_schedules: tuple[FasterSchedule, ...] = ()  # measured schedule candidates of contractions
 
     def differs(self, model_sha256: str, options: Options, target: str) -> str:
         """How a build differs from the one that the lock is for; "" if it does not."""
@@ -135,21 +136,22 @@ def lock_in(text: str, where: str) -> Lock:
     """Parse the text of a lock file. Raises UsageError for a text that is none."""
     try:
         d = parsed(text)
-        if d["schema_version"] != SCHEMA_VERSION:
+        if d["schema_version"] not in (FIRST_VERSION, SCHEMA_VERSION):
             raise UsageError(f"lock: {where} is of version {d['schema_version']}", hint="make it again")
         choices = tuple(_choice(each) for each in d["choices"])
         groups = None if d.get("groups") is None else tuple(tuple(map(str, each)) for each in d["groups"])
         domain = None if d["domain"] is None else str(d["domain"])
-        ways = tuple(_faster(each) for each in d.get("ways", ()))
-        return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), domain, choices, groups, (), ways)
+        list_key, key = ("ways", "way") if d["schema_version"] == FIRST_VERSION else ("faster_schedules", "schedule")
+        faster = tuple(_faster(each, str(each[key])) for each in d.get(list_key, ()))
+        return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), domain, choices, groups, (), faster)
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"lock: {where} is not a lock file", hint=_MAKE) from None
 
 
-def _faster(d: Mapping[str, Any]) -> FasterSchedule:
-    kernel, instead_of, way = (str(d[key]) for key in ("kernel", "instead_of", "way"))
+def _faster(d: Mapping[str, Any], schedule: str) -> FasterSchedule:
+    kernel, instead_of = (str(d[key]) for key in ("kernel", "instead_of"))
     before_us, after_us = (float(d[key]) for key in ("before_us", "after_us"))
-    return FasterSchedule(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
+    return FasterSchedule(kernel, int(d["places"]), instead_of, schedule, before_us, after_us, bool(d["taken"]))
 
 
 def _choice(d: Mapping[str, Any]) -> Choice:

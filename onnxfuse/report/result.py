@@ -36,7 +36,7 @@ class Output:
 class CandidateTime:
     """A schedule candidate of a phase, and its predicted time."""
 
-    way: str
+    schedule: str
     predicted_ms: float
 
 
@@ -56,7 +56,7 @@ class GroupResult:
     runtime_ms: float | None = None  # predicted for the runtime's own nodes
     time_ms: float | None = None  # minimum of a run, at the first sizes of the gain; None if not measured
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
-    ways: tuple[tuple[CandidateTime, ...], ...] = ()  # schedule candidates of phases, the chosen one first
+    schedules: tuple[tuple[CandidateTime, ...], ...] = ()  # schedule candidates of phases, the chosen one first
 
 
 @dataclass(frozen=True, slots=True)

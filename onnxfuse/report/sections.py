@@ -17,8 +17,12 @@ _DIFFERENCES_SHOWN = 200
 
 def page_of(document: Any) -> Page:
     """The page of a result. Raises UsageError for a document that is not a result of this version."""
-    if not isinstance(document, Mapping) or document.get("schema_version") != SCHEMA_VERSION:
+    found = document.get("schema_version") if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping) or not isinstance(found, int):
         raise UsageError("report: this is not a result of onnxfuse", hint="make one with --json or --json-file")
+    if found != SCHEMA_VERSION:
+        problem = f"report: the result has schema version {found}; this onnxfuse reads version {SCHEMA_VERSION}"
+        raise UsageError(problem, hint="make it again")
     try:
         return _PAGES.get(str(document.get("command")), _any)(document)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:

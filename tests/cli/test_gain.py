@@ -15,7 +15,7 @@ from onnxfuse.errors import AnsweredNo, BudgetError, DeviceError, UsageError
 from onnxfuse.measure.gain import AtSize, GainResult, KernelTrial, limit_of
 from onnxfuse.measure.gain_child import seem_slow
 from onnxfuse.measure.ratios import Ratio
-from onnxfuse.pipeline import gained, optimize
+from onnxfuse.pipeline import gain_step, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
 from tests.calls import on_cpu
@@ -24,7 +24,7 @@ from tests.cli.schema import problems
 from tests.craft.sources import ROOT
 from tests.models.planted import Slow
 
-WANTED = gained.wanted  # before the tests have it their way
+WANTED = gain_step.wanted  # before the tests have it their way
 FILES = ("o.onnx", "libo.so", "o.fuse.json")
 
 
@@ -97,9 +97,9 @@ def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, tmp_path: Path):
 
 def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[..., Result], monkeypatch: Any):
     """What loading and runs took when the models were compared tells; here hardly any time is allowed."""
-    monkeypatch.setattr(gained, "SECONDS", 0.01)
-    monkeypatch.setattr(gained, "SHARE", 0.0)
-    monkeypatch.setattr(gained, "wanted", lambda context: True)
+    monkeypatch.setattr(gain_step, "SECONDS", 0.01)
+    monkeypatch.setattr(gain_step, "SHARE", 0.0)
+    monkeypatch.setattr(gain_step, "wanted", lambda context: True)
     short = built(never, gain=None)
     assert short.gain is None
     assert any("too long for 0 s; --gain takes the time" in note for note in short.notes)
@@ -109,8 +109,8 @@ def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[...
 
 
 def test_large_models_are_not_measured_in_turns_unless_requested(built: Callable[..., Result], monkeypatch: Any):
-    monkeypatch.setattr(gained, "LARGE", 1)
-    monkeypatch.setattr(gained, "wanted", lambda context: True)
+    monkeypatch.setattr(gain_step, "LARGE", 1)
+    monkeypatch.setattr(gain_step, "wanted", lambda context: True)
     large = built(never, gain=None)
     assert large.gain is None and any("take much memory" in note for note in large.notes)
     asked = built(out="asked.onnx", gain=True)

@@ -130,7 +130,7 @@ def test_a_lock_file_replays_its_choices(built: Callable[..., Result]):
 def test_a_lock_file_says_what_it_is_of(built: Callable[..., Result]):
     built(Clock(slow("Tanh")), profile_guided=True, lock="kept.lock")
     d = json.loads(Path("kept.lock").read_text())
-    assert d["schema_version"] == 1 and d["options"]["min_group"] == 2
+    assert d["schema_version"] == 2 and d["options"]["min_group"] == 2
     assert d["machine"]["cores"] >= 1 and d["machine"]["calibrated"] in (True, False)
     assert [set(c["nodes"]) for c in d["choices"] if not c["kept"]] == [SECOND]
     assert not Path("o.fuse.lock").exists()
@@ -159,7 +159,7 @@ def test_check_fails_where_a_lock_file_does_not_fit(built: Callable[..., Result]
     assert {"Abs_4", "Sigmoid_5"} <= refused(loose)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 2, "choices": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 3, "choices": []}'])
 def test_what_is_no_lock_file_is_refused(built: Callable[..., Result], text: str):
     Path("bad.lock").write_text(text)
     with pytest.raises(UsageError, match=r"bad\.lock is"):

@@ -50,7 +50,7 @@ def test_each_verb_with_json_has_a_schema():
     for name in verbs:
         found = schema(name)
         assert found["properties"]["command"] == {"const": name} and name in found["title"]
-        assert found["properties"]["schema_version"]["const"] == 1
+        assert found["properties"]["schema_version"]["const"] == 2
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_what_is_slow_is_found(tuned: Tuned) -> None:
     worst = max(tuned.samples, key=lambda s: s.measured_us - s.predicted_us)
     assert not worst.left and worst.measured_us > 5 * worst.predicted_us
     assert any(s.left for s in tuned.samples), "the nodes of the runtime were not measured"
-    taken = [r for r in tuned.rivals if r.taken]
+    taken = [r for r in tuned.alternatives if r.taken]
     assert len(taken) == 1 and taken[0].low > 1.2 and taken[0].instead_of == ("Abs Exp Tanh Neg",)
 
 
@@ -112,7 +112,7 @@ def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path
     there = built(model, folder, **lock)
     assert (groups(there), there.domain) == (groups(here), here.domain)
     text = json.loads(Path(tuned.lock).read_text())
-    assert text["rivals"] and text["groups"]
+    assert text["alternatives"] and text["groups"]
     with pytest.raises(AnsweredNo, match="does not fit"):
         built(model, folder, min_group=3, **lock)
 

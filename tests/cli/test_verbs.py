@@ -223,7 +223,7 @@ def test_explain_counts_open_sizes_at_stated_values(onnxfuse: Onnxfuse, here: Pa
     usual, stated = (onnxfuse("explain", "open.onnx", *more, "--json").json for more in ((), ("--dim-hint", "M=256,9")))
     assert (usual["counted_at"], stated["counted_at"]) == ({"M": 128, "N": 1}, {"M": 256, "N": 1})
     (one,), (two,) = usual["groups"], stated["groups"]
-    assert one["kernel"] == two["kernel"] and one["ways"] == two["ways"]
+    assert one["kernel"] == two["kernel"] and one["schedules"] == two["schedules"]
     assert two["flops"] == 2 * one["flops"] > 0 and two["bytes"] == 2 * one["bytes"] == 2 * 4 * 64 * 256
     assert two["predicted_ms"] > one["predicted_ms"] > 0.0 and two["runtime_ms"] > one["runtime_ms"] > 0.0
     fixed = onnxfuse("explain", "open.onnx", "--dim", "N=1", "--dim", "M=256", "--json").json

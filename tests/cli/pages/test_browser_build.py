@@ -170,6 +170,6 @@ def test_a_kernel_tells_which_groups_were_proposed_in_its_place(browser: Any, tm
     opened(browser, page)
     browser.execute_script("tell({name: arguments[0], op: '', kernel: arguments[0]})", group)
     said = browser.find_element("id", "about").text
-    assert "other groups" in said and "ways" in said
+    assert "other groups" in said and "schedules" in said
     shown = browser.execute_script("return proposed(groups.get(arguments[0]))", group)
     assert f"{' '.join(refused.by)}: {len(refused.nodes)} nodes" in shown and refused.code in shown and shown in said

@@ -91,7 +91,17 @@ def test_names_cannot_break_a_page(onnxfuse: Onnxfuse, fused: Path):
     assert r"\<script>alert(1)\</script>, a\|b, \*c\*" in onnxfuse("report", "f.json").out.replace("/", "/")
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", "nonsense", '{"schema_version": 1, "command": "optimize"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        "nonsense",
+        '{"schema_version": 1, "command": "optimize"}',
+        '{"schema_version": 2, "command": "optimize"}',
+    ],
+)
 def test_what_is_no_result(onnxfuse: Onnxfuse, here: Path, content: str):
     Path("r.json").write_text(content)
     said = onnxfuse("report", "r.json", "r.html")

@@ -112,8 +112,8 @@ def raced(race: Race, before: Grouping, areas: Sequence[Areas]) -> tuple[list[Al
             taken.append(area)
     several = [taken[:1]] if len(taken) > 1 else []  # where together they are not, perhaps the first one is
     taken = next((some for some in (taken, *several) if some and race.holds((_all(some, before), ()))), [])
-    rivals = [_rival(race.usual, a, r, ms, taken=a in taken) for a, r, ms in pairs]
-    return rivals, _all(taken, before) if taken else None
+    alternatives = [_alternative(race.usual, a, r, ms, taken=a in taken) for a, r, ms in pairs]
+    return alternatives, _all(taken, before) if taken else None
 
 
 def is_faster(ratio: ratios.Ratio) -> bool:
@@ -127,7 +127,7 @@ def _all(areas: Iterable[Areas], grouping: Grouping) -> Grouping:
     return grouping
 
 
-def _rival(b: Build, areas: Areas, ratio: ratios.Ratio, ms: tuple[float, float], *, taken: bool) -> Alternative:
+def _alternative(b: Build, areas: Areas, ratio: ratios.Ratio, ms: tuple[float, float], *, taken: bool) -> Alternative:
     ops = {n.name: n.op for each in b.everywhere() for n in have(each.plan).graph.nodes}
     new, old = (tuple(" ".join(ops.get(n, n) for n in g) for g in side) for side in areas.instead[0])
     saved, *figures = (float(f"{x:.5g}") for x in (areas.seconds * 1e3, *ms, ratio.value, ratio.low, ratio.high))
@@ -209,7 +209,7 @@ class Race:
         return replace(options, lock=str(path))
 
     def _model(self, number: int, plan: Locked) -> Path | None:
-        out = self.context.folder / f"rival{number}.onnx"
+        out = self.context.folder / f"alternative{number}.onnx"
         options = self.lock(plan, out.with_suffix(".lock"))
         options = replace(options, output=None, overwrite=True, verify=False, gain=False)
         try:

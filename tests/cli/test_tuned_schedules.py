@@ -20,6 +20,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.tune import Tuned, tune
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
+from onnxfuse.report.lock import lock_in
 from onnxfuse.report.result import Result
 from tests.calls import on_cpu
 from tests.cli.test_tune import never
@@ -28,7 +29,7 @@ from tests.models.planted import Slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ways")
+    return tmp_path_factory.mktemp("schedules")
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +47,20 @@ def built(model: Path, folder: Path, calls: Calls, **changes: object) -> Result:
     return optimize(model, folder / "out.onnx", calls=calls, **options)
 
 
-def way_of(result: Result) -> str:
+def schedule_of(result: Result) -> str:
     (group,) = result.groups
-    return group.ways[0][0].way
+    return group.schedules[0][0].schedule
 
 
 @pytest.fixture(scope="module")
 def usual(model: Path, folder: Path) -> str:
-    """The way that predictions take."""
-    return way_of(built(model, folder, on_cpu()))
+    """The schedule that is predicted to be fastest."""
+    return schedule_of(built(model, folder, on_cpu()))
 
 
 @pytest.fixture(scope="module")
 def calls(usual: str) -> Calls:
-    """Kernels that go the usual way take a millisecond more than they should."""
+    """Kernels with the schedule that is predicted best are a millisecond slower than they should be."""
 
     def slow_usual(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]) -> Source:
         taken = kernel.choices[0].candidates[0][0] if kernel.choices else ""
@@ -71,7 +72,7 @@ def calls(usual: str) -> Calls:
 @pytest.fixture(scope="module")
 def tuned(model: Path, folder: Path, calls: Calls) -> Tuned:
     options = Options(cache_dir=str(folder / "cache"))
-    with patch("onnxfuse.pipeline.tune.areas_between", lambda *_: []):  # to leave the product to the runtime is no way
+    with patch("onnxfuse.pipeline.tune.areas_between", lambda *_: []):  # keep the product a kernel
         return tune(model, options=options, seconds=240.0, threads=1, calls=calls)
 
 
@@ -87,10 +88,10 @@ def test_nothing_runs_beside_the_samples_of_a_large_model(
     assert found.samples
 
 
-def test_a_faster_way_is_found(tuned: Tuned, usual: str) -> None:
-    (way,) = tuned.ways
-    assert way.taken and way.instead_of == usual != way.way
-    assert way.places == 1 and way.after_us < 0.8 * way.before_us
+def test_tune_finds_a_faster_schedule(tuned: Tuned, usual: str) -> None:
+    (found,) = tuned.faster_schedules
+    assert found.taken and found.instead_of == usual != found.schedule
+    assert found.places == 1 and found.after_us < 0.8 * found.before_us
 
 
 def test_the_next_build_uses_it_without_measuring(
@@ -98,18 +99,29 @@ def test_the_next_build_uses_it_without_measuring(
 ) -> None:
     settled = replace(calls, time_samples=never, profile_models=never)
     made = built(model, folder, settled)
-    assert way_of(made) == tuned.ways[0].way
+    assert schedule_of(made) == tuned.faster_schedules[0].schedule
     assert made.verify is not None and made.verify.ok
     assert sum("as `tune` measured" in note for note in made.notes) == 1
-    assert way_of(built(model, folder, settled, strategy="anchors")) == usual
+    assert schedule_of(built(model, folder, settled, strategy="anchors")) == usual
 
 
 def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path, calls: Calls, tmp_path: Path) -> None:
     here = built(model, folder, calls)
     lock = {"lock": tuned.lock, "check": True, "cache_dir": str(tmp_path / "cache")}
     there = built(model, folder, calls, **lock)
-    assert (way_of(there), there.domain) == (way_of(here), here.domain)
+    assert (schedule_of(there), there.domain) == (schedule_of(here), here.domain)
     text = json.loads(Path(tuned.lock).read_text())
-    assert [each["way"] for each in text["ways"]] == [tuned.ways[0].way]
+    assert [each["schedule"] for each in text["faster_schedules"]] == [tuned.faster_schedules[0].schedule]
     with pytest.raises(AnsweredNo, match="does not fit"):
         built(model, folder, calls, min_group=1, **lock)
+
+
+def test_lock_files_of_the_first_schema_version_are_still_read(tuned: Tuned) -> None:
+    now = Path(tuned.lock).read_text()
+    document = json.loads(now)
+    document["schema_version"] = 1
+    document["ways"] = [
+        {"way" if key == "schedule" else key: value for key, value in each.items()}
+        for each in document.pop("faster_schedules")
+    ]
+    assert lock_in(json.dumps(document), "old").faster_schedules == lock_in(now, "new").faster_schedules != ()

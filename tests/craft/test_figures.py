@@ -1,0 +1,68 @@
+"""Figures that a page repeats are those of the tables they come from; a table lists each decision record once."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+NETWORKS = (
+    "bert-base", "gpt2", "mobilebert", "vit-b-16", "swin-t", "convnext-t", "resnet-50", "mobilenet-v2", "segformer-b0",
+)  # fmt: skip
+
+
+def table(section: str) -> dict[str, tuple[float, float, float]]:
+    """By network, the first table of a section with all nine: ms of ONNX Runtime, ms of onnxfuse, the ratio."""
+    text = PERFORMANCE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    row = re.compile(r"^\| ([a-z0-9-]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+)x \|", re.MULTILINE)
+    found: dict[str, tuple[float, float, float]] = {}
+    for name, *figures in row.findall(text):
+        runtime, ours, ratio = map(float, figures)
+        found.setdefault(name, (runtime, ours, ratio))
+    assert tuple(found) == NETWORKS
+    return found
+
+
+MACHINES = [table("AMD Zen 5"), table("Intel Xeon with AMX")]
+MEANS = [math.prod(ratio for *_, ratio in each.values()) ** (1 / len(NETWORKS)) for each in MACHINES]
+LEAST = {name: min(each[name][2] for each in MACHINES) for name in NETWORKS}
+
+
+def test_ratios_are_quotients_of_the_times_beside_them() -> None:
+    for each in MACHINES:
+        for name, (runtime, ours, ratio) in each.items():
+            assert abs(runtime / ours - ratio) < 0.011, name
+
+
+def test_geometric_means_are_those_of_the_tables() -> None:
+    for section, mean in zip(("AMD Zen 5", "Intel Xeon with AMX"), MEANS, strict=True):
+        text = PERFORMANCE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+        said = re.search(r"Geometric means? (?:of minima: )?([\d.]+\d)x", text)
+        assert said is not None and abs(float(said[1]) - mean) < 0.0051
+
+
+def test_the_readme_repeats_the_lower_figure_of_both_machines() -> None:
+    begin = re.search(
+        r"\*\*BERT-base runs ([\d.]+) times as fast, ResNet-50 ([\d.]+) times and MobileBERT ([\d.]+)", README
+    )
+    detail = re.search(
+        r"nine networks run ([\d.]+) to ([\d.]+) times as fast \(ResNet-50 ([\d.]+), BERT-base ([\d.]+), MobileBERT"
+        r" ([\d.]+), SegFormer-B0 ([\d.]+)\), ([\d.]+) in the geometric mean on a Zen 5 and ([\d.]+) on",
+        README,
+    )
+    assert begin is not None and detail is not None
+    three = ("bert-base", "resnet-50", "mobilebert")
+    assert begin.groups() == tuple(f"{LEAST[name]:.1f}" for name in three)
+    named = ("resnet-50", "bert-base", "mobilebert", "segformer-b0")
+    wanted = [min(LEAST.values()), max(LEAST.values()), *(LEAST[name] for name in named), *MEANS]
+    assert detail.groups() == tuple(f"{figure:.1f}" for figure in wanted)
+
+
+def test_each_decision_record_is_listed_once() -> None:
+    folder = ROOT / "docs/decisions"
+    listed = re.findall(r"^\| \[(\d{4})\]\((.+?)\)", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(name for _, name in listed) == sorted(path.name for path in folder.glob("0*.md"))
+    assert all(name.startswith(number) for number, name in listed)
