@@ -31,6 +31,8 @@ class Names:
     renamed: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)  # of inputs for which the model declares none
     same: dict[Symbol, Index] = field(default_factory=dict)
+    literal: bool = False  # whether names that are expressions are names as any other, since they contradict each other
+    computed: bool = False  # whether one was read as an expression
 
     def symbol(self, name: str) -> Index:
         """The extent of a named dimension."""
@@ -52,10 +54,11 @@ class Names:
 
     def _expression(self, text: str) -> Index | None:
         """The value of a name that is an expression, such as "2*batch + 1" (as torch exports); None for others."""
-        if text in self.values or text in self.renamed or text.isidentifier():
+        if self.literal or text in self.values or text in self.renamed or text.isidentifier():
             return None
         try:
             found = self._value(ast.parse(text, mode="eval").body)
+            self.computed |= found.constant is None
             return found if found.constant is None else None  # to the runtime a number is a name as any other
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return None

@@ -171,8 +171,19 @@ def _version(op: str, opset: int) -> int | None:
 def _shapes(
     proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
 ) -> Shapes:
+    found = propagate(_setting(proto, parts, infos, typer, opset))
+    if not (found.contradicted and typer.names.computed):
+        return found
+    typer.names.literal = True  # the runtime does not read "2*n" and "n + 1" either
+    typer.names.same.clear()
+    return propagate(_setting(proto, parts, infos, typer, opset))
+
+
+def _setting(
+    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
+) -> Setting:
     inputs = {name: declared_type(name, infos[name].type, typer.names) for name in parts.inputs}
-    setting = Setting(
+    return Setting(
         nodes=parts.nodes,
         live={n.name for n in alive(parts.nodes, [o.name for o in proto.graph.output])[0]},
         inputs=inputs,
@@ -184,7 +195,6 @@ def _shapes(
         names=typer.names,
         through=partial(typer.results, ()),
     )
-    return propagate(setting)
 
 
 def _check_subgraph_data(proto: onnx.ModelProto, payloads: Payloads) -> None:

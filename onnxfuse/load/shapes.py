@@ -11,7 +11,7 @@ import numpy as np
 from onnxfuse.ir.dtype import I64, DType, dtype_of
 from onnxfuse.ir.extents import expanded, named, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, nonnegative
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
@@ -51,8 +51,9 @@ class Setting:
 class Shapes:
     """A type (or None) for every value, what sequences hold, the known integers, and what they rest on.
 
-    `facts` are at least 0 in every run in which the model succeeds; the types of `unproven` values are the model's own
-    word; `warnings` are sentences about claims that contradict each other.
+    `contradicted`: by the names of dimensions the model runs at one size of a symbol at most. `facts` are at least 0 in
+    every run in which the model succeeds; the types of `unproven` values are the model's own word; `warnings` are
+    sentences about claims that contradict each other.
     """
 
     types: Mapping[str, TensorType | None]
@@ -61,6 +62,7 @@ class Shapes:
     facts: tuple[Index, ...]
     unproven: tuple[str, ...]
     warnings: tuple[str, ...]
+    contradicted: bool
 
 
 def propagate(setting: Setting) -> Shapes:
@@ -80,7 +82,7 @@ def propagate(setting: Setting) -> Shapes:
             found = {s: expanded(within(limit, extent)) for s, (limit, extent) in done.minima.items()}
             setting.names.same.update(found)
     told = tuple(dict.fromkeys(done.warnings))
-    return Shapes(done.types, done.items, done.known, tuple(facts), tuple(done.unproven), told)
+    return Shapes(done.types, done.items, done.known, tuple(facts), tuple(done.unproven), told, done.contradicted)
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class _Pass:
     undecided: bool = False  # whether something hangs on what a symbol is
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
+    contradicted: bool = False  # whether extents that have to be equal are so at one size of a symbol at most
 
     def run(self) -> None:
         self.items |= self.setting.items
@@ -147,6 +150,8 @@ class _Pass:
 
     def _note(self, definitions: Sequence[Definition]) -> None:
         """Note what holds wherever a node runs: its results have sizes, and what it demands is so."""
+        demands = [d for each in definitions for d in each.demands if d.relation != "is at least"]
+        self.contradicted |= any(nonnegative(d.extent - 2) and _at_one_size(d.extent - d.other) for d in demands)
         sizes = [e for d in definitions for e in d.shape]
         sizes += [d.extent - d.other for each in definitions for d in each.demands if d.relation == "is at least"]
         for e in map(expanded, sizes):
@@ -371,6 +376,12 @@ def _columns(shapes: Iterable[tuple[Index, ...]]) -> Iterator[list[Index]]:
     shapes = list(shapes)
     for at in range(1, max(map(len, shapes), default=0) + 1):
         yield [s[-at] for s in shapes if len(s) >= at]
+
+
+def _at_one_size(difference: Index) -> bool:
+    """Whether it is a number times a symbol plus another number, which is 0 at one value at most."""
+    atoms = [atom for mono, _ in expanded(difference).terms for atom in mono]
+    return len(atoms) == 1 and isinstance(atoms[0], Symbol)
 
 
 def _contradict(mine: TensorType, claim: Claim) -> bool:

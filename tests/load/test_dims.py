@@ -6,6 +6,7 @@ import pytest
 
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import symbols_of
 from tests.load.models import graph_of, parse, text
 
 TWO = """g (float[batch, 3, height, width] x, float[batch, length] mask) => (float[batch, L] y, float[A, B] z)
@@ -87,6 +88,19 @@ def test_names_that_are_expressions():
         "float32[?z_0, 4]",  # what a model says of its outputs is proven by nothing
     ]
     assert text(graph_of(model, input_shape=("x:6,4",)).types["x"]) == "float32[6, 4]"
+
+
+def test_expressions_that_contradict_each_other_are_names():
+    """To the runtime all of them are: it runs the model at any size."""
+    model = parse("g (float[N, 4] x, float[M, 4] y) => (float[P, 4] z) { z = Add(x, y) }")
+    dims = [v.type.tensor_type.shape.dim[0] for v in model.graph.input]
+    for names, read in {("2*n", "n + 1"): ("2*n", "n + 1"), ("2*n", "n + n"): ("2*n", "2*n")}.items():
+        for dim, name in zip(dims, names, strict=True):
+            dim.dim_param = name
+        shapes = [graph_of(model).types[v].shape[0] for v in "xy"]  # type: ignore[union-attr]  # they have one
+        assert tuple(map(repr, shapes)) == read
+        assert all(len(symbols_of(e)) == 1 for e in shapes)
+        assert {s.name for e in shapes for s in symbols_of(e)} == (set(names) if names[1] == "n + 1" else {"n"})
 
 
 @pytest.mark.parametrize(

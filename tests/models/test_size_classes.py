@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onnxfuse.verify.compare import FLOORS
@@ -30,6 +31,22 @@ def test_a_class_of_sizes(case: Case, tmp_path: Path) -> None:
     if case.name in NONE_LEFT:
         assert left(tmp_path)[0] == 0
     assert wrong(tmp_path, result, case.feeds(), FLOORS["float32"]) == {}
+
+
+def test_names_of_sizes_that_contradict_each_other(tmp_path: Path) -> None:
+    """2*n and n + 1 are equal at one n; the runtime, to which these are names, takes all sizes that it can add."""
+    model = Case("names", "float[n, 4] x, float[m, 4] y", "float[n, 4] z", "s = Add (x, y)  z = Relu (s)").model()
+    for info, name in zip(model.graph.input, ("2*n", "n + 1"), strict=True):
+        info.type.tensor_type.shape.dim[0].dim_param = name
+    result = built(model, tmp_path, strict=True)
+    assert result.kernels == 1
+    random = np.random.default_rng(3)
+    sizes = ((4, 4), (2, 2), (5, 5), (64, 64), (1, 3), (4, 3))
+    feeds = [
+        {name: random.standard_normal((rows, 4), np.float32) for name, rows in zip("xy", each, strict=True)}
+        for each in sizes
+    ]
+    assert wrong(tmp_path, result, feeds, FLOORS["float32"]) == {}
 
 
 def test_tables_are_of_cases_that_are_there() -> None:
