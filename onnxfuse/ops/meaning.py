@@ -5,16 +5,18 @@ Rows are tested with it against ONNX before any code is generated, and constant 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.ops.spec import Definition
 
 Array = np.ndarray[Any, Any]
@@ -28,8 +30,9 @@ def meaning(
     known: dict[str, Array] = dict(arrays)
     with np.errstate(all="ignore"):
         for d in definitions:
-            value = _Evaluator(known, symbols).scalar(d.value, d.axes)
-            shape = tuple(_Evaluator(known, symbols).extent(a) for a in d.axes)
+            evaluator = _Evaluator(known, symbols, d.value)
+            value = evaluator.scalar(d.value, d.axes)
+            shape = tuple(evaluator.extent(a) for a in d.axes)
             known[d.name] = np.broadcast_to(value, shape).astype(d.value.dtype.numpy)
     return {d.name: known[d.name] for d in definitions}
 
@@ -37,12 +40,15 @@ def meaning(
 class _Evaluator:
     """Evaluates scalars over a frame: arrays have one dimension per axis of the frame, of its extent or 1.
 
-    They may share memory with each other and with what is read: nothing writes to them.
+    They may share memory with each other and with what is read: nothing writes to them. Operands that the scalar `whole`
+    has more than once are evaluated once.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> None:
+    def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int], whole: Scalar) -> None:
         self.arrays = arrays
         self.symbols = symbols
+        self.readers = Counter(c for x in walk(whole) for c in children(x))
+        self.known: dict[tuple[Scalar, Frame], Array] = {}
 
     def extent(self, axis: Axis) -> int:
         return int(evaluate(axis.extent, lambda a: self.symbols[a.name] if isinstance(a, Symbol) else None))
@@ -78,6 +84,13 @@ class _Evaluator:
         return np.asarray(array[tuple(np.broadcast_arrays(*index))])
 
     def scalar(self, x: Scalar, frame: Frame) -> Array:
+        if self.readers[x] < 2:
+            return self._scalar(x, frame)
+        if (x, frame) not in self.known:
+            self.known[x, frame] = self._scalar(x, frame)
+        return self.known[x, frame]
+
+    def _scalar(self, x: Scalar, frame: Frame) -> Array:
         if isinstance(x, Const):
             return np.full((1,) * len(frame), x.value, x.dtype.numpy)
         if isinstance(x, FromIndex):

@@ -62,6 +62,7 @@ def prepare(
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
+    weights = _weights(c.definitions, constants)
     heads: dict[str, Nest] = {}  # nests of batched contractions and of values computed from them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
@@ -75,13 +76,13 @@ def prepare(
             nest = nest_of(d, done.places | given, heads, blocks)
         nest = replace(nest, output=d.name in outputs)
         other = blocks or scan is not None or scatter is not None
-        found = None if other else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        found = None if other else recognise(Definition(d.name, nest.axes, nest.value), weights)
         if found is not None and d.name in done.places:  # the columns of a panel should be contiguous in the result
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
-        tiled = _tiled_exchanged(found, nest, done, constants, target) if found is not None and exchange else None
+        tiled = _tiled_exchanged(found, nest, done, weights, target) if found is not None and exchange else None
         if tiled is None and found is not None and worth_tiles(found):
-            tiled = _tiled(found, done, constants, target, half)
+            tiled = _tiled(found, done, weights, target, half)
         if d.name not in done.places:  # for its strides only: phases allocate it
             if not tiled.batch if tiled is not None else not has_reduction(nest.value):
                 done.layouts |= _summed_last(d, c.definitions[at + 1 :])
@@ -108,6 +109,17 @@ def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout
         return {}
     (dim,) = dims
     return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
+
+
+def _weights(definitions: Sequence[Definition], constants: Container[str]) -> frozenset[str]:
+    """The constants that only sums read: these may be stored in another layout for register tiles."""
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for d in definitions:
+        summed = {n for r in walk(d.value) if isinstance(r, Reduce) for b in r.body for n in loads(b)}
+        inside |= {n.source for n in summed}
+        outside |= {n.source for n in loads(d.value) if n not in summed}
+    return frozenset(s for s in inside - outside if s in constants)
 
 
 def _is_product(d: Definition, x: Reduce) -> bool:

@@ -58,10 +58,18 @@ SHAPES = ((1, 64, 64), (1, 7, 33), (17, 31, 37), (14, 8, 32), (15, 9, 33), (13, 
 ANY_ROWS = tuple({"M": m} for m in (1, 2, 13, 14, 15, 64, 100))
 
 
+def rows_of_weights() -> Graph:
+    """A product by weights whose rows are added to it too, by indices: they stay in their layout."""
+    b = Build()
+    w = b.constant(b.rng.normal(size=(33, 70)).astype(np.float32))
+    rows = b.node("Gather", w, b.input("i", 7, dtype=I64), axis=0)
+    return b.graph(b.node("Relu", b.node("Add", b.node("MatMul", b.input("x", 7, 33), w), rows)))
+
+
 def products() -> list[Case]:
     out = [Case(f"gemm_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in SHAPES]
     out += [Case(f"gemm_{a}", gemm(19, 70, 45, after=a)) for a in ("bias", "gelu", "erf", "relu_both", "norm")]
-    out.append(Case("gemm_tied", tied()))
+    out += [Case("gemm_tied", tied()), Case("gemm_rows_of_weights", rows_of_weights())]
     out += [Case(f"gemm_any_{a}", gemm("M", 70, 45, after=a), ANY_ROWS) for a in ("gelu", "norm", "relu_both")]
     out.append(Case("gemm_deep_43", gemm(43, 6144, 260, after="norm"), way=-1))  # taken in parts of its depth
     out.append(Case("gemm_deep_M", gemm("M", 6144, 260, after="norm"), ({"M": 3}, {"M": 50}), way=-1))
