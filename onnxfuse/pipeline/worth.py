@@ -88,11 +88,11 @@ class _Predictor:
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
     def losing(self, part: Part) -> Times | None:
-        """The times of a group where it loses least, if it loses everywhere; a pool alone, if it loses anywhere."""
+        """The times of a group where it loses least, if it loses everywhere; a pool alone, if in half of the cases."""
         graph = self.plan.graph
         found = self._of(part, _sizes(graph, part))
         if is_pool(part.group, graph, _kinds(graph, part)):
-            lost = any(t.ratio > EVEN for t in found)
+            lost = 2 * sum(t.ratio > EVEN for t in found) >= len(found)
         elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
             lost = all(t.ratio > EVEN for t in found)
         else:

@@ -37,6 +37,12 @@ g (float[1, 3, 96, 96] x, float[12] s, float[12] b, float[12] m, float[12] v) =>
 { a = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization(a, s, b, m, v) y = Relu(n) }"""
 
 
+SPATIAL_PYRAMID = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[N, 64, H, W] x) => (float[N, 64, H, W] y)
+{
+  a = Conv(x, w) b = Relu(a) c = MaxPool<kernel_shape = [5, 5], pads = [2, 2, 2, 2]>(b)
+  d = Concat<axis = 1>(b, c) e = Conv(d, v) y = Relu(e)
+}"""
 POOLED = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[1, 8, 112, 112] x) => (float[1, 8, 56, 56] y)
 { a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Relu(a) y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(b) }"""
@@ -135,6 +141,27 @@ def test_a_pool_beside_a_kernel_is_one_if_it_is_predicted_faster(tmp_path: Path,
     after = planned(path)
     assert [g.ops for g in after.groups] == [("Conv", "Relu")]
     assert [r.startswith("MaxPool: ") for r in refusals(after)] == [True]
+
+
+def test_a_pool_of_open_size_is_a_kernel_unless_it_loses_in_half_of_the_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = saved(tmp_path, SPATIAL_PYRAMID, w=(64, 64, 1, 1), v=(64, 128, 1, 1))
+    ratios: list[float] = []
+    real = worth._Predictor._times
+
+    def times(self: Any, part: Any, sizes: Any) -> Any:
+        for each in real(self, part, sizes):
+            if part.group.nodes[0].op == "MaxPool":
+                ratios.append(each.ratio)
+            yield each
+
+    monkeypatch.setattr(worth._Predictor, "_times", times)
+    assert ("MaxPool",) in [g.ops for g in planned(path).groups]
+    losing = sum(r > worth.EVEN for r in ratios)
+    assert 0 < losing < len(ratios) / 2
+    monkeypatch.setattr(worth, "EVEN", min(ratios) / 2)
+    assert ("MaxPool",) not in [g.ops for g in planned(path).groups]
 
 
 def test_explain_shows_both_times(tmp_path: Path):
