@@ -40,8 +40,8 @@ def meaning(
 class _Evaluator:
     """Evaluates scalars over a frame: arrays have one dimension per axis of the frame, of its extent or 1.
 
-    They may share memory with each other and with what is read: nothing writes to them. Operands that the scalar `whole`
-    has more than once are evaluated once.
+    They may share memory with each other and with what is read: nothing writes to them. Operands that `whole` has more
+    than once are evaluated once.
     """
 
     def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int], whole: Scalar) -> None:
