@@ -15,13 +15,11 @@ from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of,
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.alone import is_pool
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
+from onnxfuse.plan.price import clearly_slower
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.plan.unlocks import ALONE
 from onnxfuse.target import Target
 
-FACTOR = 5.0  # by which a kernel may be predicted slower; one in ten predictions is off by more than about 1.6,
-# and single ones by 4
-LEAST = 10e-6  # seconds that it may be slower, whatever the factor
 EVEN = 1.0  # the factor for convolutions with variable weights, which are packed in each run, and for pools alone
 SIZES = (1, 16, 128, 512)  # values of all symbols; and again with batch sizes 1
 ROUNDS = 4  # of refusals: groups of the new plan may lose too
@@ -36,14 +34,14 @@ class Times:
     transposing: float
 
     @property
-    def ratio(self) -> float:
-        """The time of the kernel over that of the runtime."""
-        return self.kernel / (self.runtime + self.transposing)
+    def instead(self) -> float:
+        """The time without the kernel."""
+        return self.runtime + self.transposing
 
     @property
-    def loss(self) -> float:
-        """The seconds by which the kernel is slower."""
-        return self.kernel - self.runtime - self.transposing
+    def ratio(self) -> float:
+        """The time with the kernel over that without."""
+        return self.kernel / self.instead
 
 
 def worthwhile(context: Context, b: Build) -> Build:
@@ -96,7 +94,7 @@ class _Predictor:
         elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
             lost = all(t.ratio > EVEN for t in found)
         else:
-            lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
+            lost = all(clearly_slower(t.kernel, t.instead) for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
     def runtime(self, part: Part, sizes: Sizes) -> float | None:

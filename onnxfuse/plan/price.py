@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from onnxfuse.cost import Cost, number, symbols_at
 from onnxfuse.cost.fusions import calls_of
@@ -29,9 +29,14 @@ from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 
 IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores in channel blocks, unlike kernels
 
+SLOWER = 5.0  # by which a kernel may be predicted slower than nodes of the runtime; one in ten predictions is off by
+# more than about 1.6, and single ones by 4
+MARGIN = 10e-6  # seconds that it may be slower, whatever the factor
+
 TIE = 0.03  # share of time that a plan must save to be preferred: predictions of equal plans differ by less
 
 Seconds = tuple[float, ...]  # at each point
+T = TypeVar("T")
 Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; None: not known
 
 
@@ -55,6 +60,11 @@ class PriceMemo:
     known: dict[Form, Priced] = field(default_factory=dict)
     measured: set[Form] = field(default_factory=set)  # forms with at least one measured price
     samples: Samples | None = None  # None: prices will not be measured
+
+
+def clearly_slower(kernel: float, runtime: float) -> bool:
+    """Whether a kernel of so many seconds is not built, since the runtime's nodes take so many."""
+    return kernel > SLOWER * runtime and kernel - runtime > MARGIN
 
 
 def nothing_known(sample: Sample, machine: Any) -> float | None:
@@ -101,6 +111,11 @@ class Prices:
     def shown(self) -> int:
         """The index of the reported point."""
         return len(self.sizes) // 2 * len(self.costing.machines) + self.costing.shown
+
+    def on_target(self, each_point: Sequence[T]) -> Sequence[T]:
+        """The values at the points of the target itself, on one core and on all, without those of a larger machine."""
+        machines, last = len(self.costing.machines), self.costing.shown
+        return tuple(x for at, x in enumerate(each_point) if at % machines <= last)
 
     def of(self, nodes: Set) -> Seconds | None:
         """Seconds of a legal set as a kernel among kernels; None if it has no kernel, or the price is unknown."""

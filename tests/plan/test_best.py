@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse.config import BEST, EXHAUSTIVE, Options
+from onnxfuse.cost.nodes import Call
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
@@ -23,7 +26,7 @@ from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.select import Choice, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
-from tests.plan.priced import LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
+from tests.plan.priced import HEAD, LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
 
 NETWORKS = ("tiny-bert", "tiny-mobilenet")
 OTHERS = (
@@ -265,3 +268,25 @@ def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> No
 
     assert left(among, 1) > left(alone, 0) > 0
     assert left(among, 0) > 0 and left(among, 2) > 0
+
+
+def test_what_would_not_be_built_may_be_left_to_the_runtime() -> None:
+    """A convolution that the runtime is planted to do in no time on the target, and somewhat faster on a larger one."""
+    model = onnx.parser.parse_model(f"""{HEAD} g (float[1, 512, 28, 28] x) => (float[1, 512, 28, 28] y)
+    {{ a = Sigmoid(x) b = Conv<pads = [1, 1, 1, 1]>(a, w) c = Tanh(b) y = Exp(c) }}""")
+    weights = np.random.default_rng(0).normal(size=(512, 512, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    graph, there = graph_of(model.SerializeToString()), costing()
+
+    def left(factor: float) -> bool:
+        def planted(call: Call, machine: Any, weight_bytes: float = 0.0) -> float:
+            share = 1.0 if call.op != "Conv" else factor if machine.cores < 16 else 0.1
+            return there.node_seconds(call, machine, weight_bytes) * share
+
+        prices = replace(there, node_seconds=planted, memo=PriceMemo(100_000))
+        prices = replace(prices, machines=(*there.machines, replace(there.machines[-1], cores=16)))
+        groups = planned(graph, "best", prices, least=2).groups
+        return all(n.op != "Conv" for g in groups for n in g.nodes)
+
+    assert not left(1)
+    assert left(1e-3)

@@ -14,7 +14,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Candidate
 from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
-from onnxfuse.plan.price import Prices, Seconds
+from onnxfuse.plan.price import Prices, Seconds, clearly_slower
 from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
@@ -102,10 +102,17 @@ class _Choosing:
         """Whether a node may be left to the runtime.
 
         Times of kernels and of nodes are predicted by different models, and not compared. So a node that `anchors`
-        fuses is left only if its time was measured, or its group has no price.
+        fuses is left only if its time was measured, or its group has no price or would not be built.
         """
         group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
-        return group is None or self.space.seconds(group) is None or self.prices.node_is_measured(node)
+        seconds = self.space.seconds(group) if group is not None else None
+        if group is None or seconds is None or self.prices.node_is_measured(node):
+            return True
+        nodes = [self.prices.in_runtime(i) for i in members(group)]
+        if None in nodes:
+            return False
+        pairs = zip(seconds, map(sum, zip(*nodes, strict=True)), strict=True)
+        return all(clearly_slower(*pair) for pair in self.prices.on_target(tuple(pairs)))
 
     def _part(self, seconds: Seconds) -> float:
         return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
