@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,17 @@ def written() -> dict[str, str]:
     return {part.split("\n", maxsplit=1)[0]: f"\n## {part}" for part in text.split("\n## ")[1:]}
 
 
+def files(models: Iterable[str]) -> Iterator[Path]:
+    """The models: files, and networks of `models/` by name, which are built in a temporary folder one by one."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in models:
+            path = Path(name)
+            if path.suffix != ".onnx":
+                path = Path(folder, f"{name}.onnx")
+                path.write_bytes(network(name).build().SerializeToString())
+            yield path
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("models", nargs="*", default=SMALL, help="files, or names of networks")
@@ -166,16 +177,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")
     arguments = parser.parse_args()
     parts: dict[str, str] = written() if arguments.write else {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.models:
-            path = Path(name)
-            if path.suffix != ".onnx":
-                path = Path(folder, f"{name}.onnx")
-                path.write_bytes(network(name).build().SerializeToString())
-            parts[path.stem] = section(path.stem, path, arguments)
-            print(parts[path.stem], flush=True)
-            if arguments.write:
-                OUT.write_text(HEAD + "".join(parts.values()), encoding="utf-8")
+    for path in files(arguments.models):
+        parts[path.stem] = section(path.stem, path, arguments)
+        print(parts[path.stem], flush=True)
+        if arguments.write:
+            OUT.write_text(HEAD + "".join(parts.values()), encoding="utf-8")
     return 0
 
 

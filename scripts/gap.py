@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.tables import table  # noqa: E402
-from models.networks import network  # noqa: E402
 from onnxfuse import optimize  # noqa: E402
 from onnxfuse.config import BEST  # noqa: E402
 from onnxfuse.ops.rows import ROWS  # noqa: E402
@@ -30,7 +29,7 @@ from onnxfuse.plan.search.region import regions_of  # noqa: E402
 from onnxfuse.plan.search.scope import Scope  # noqa: E402
 from onnxfuse.plan.search.select import Choice, cheapest  # noqa: E402
 from onnxfuse.plan.search.space import Space  # noqa: E402
-from scripts.ablation import Watch  # noqa: E402
+from scripts.ablation import Watch, files  # noqa: E402
 
 OUT = ROOT / "docs" / "gap.md"
 NETWORKS = (
@@ -121,20 +120,14 @@ def main() -> int:
     parser.add_argument("--regions", type=int, default=50, help="regions in all")
     parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")
     arguments = parser.parse_args()
-    found, seen = list[Gap](), set[object]()
-    with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.models:
-            path = Path(name)
-            if path.suffix != ".onnx":
-                path = Path(folder, f"{name}.onnx")
-                path.write_bytes(network(name).build().SerializeToString())
-            for gap in gaps(path.stem, path, arguments.most, seen):
-                found.append(gap)
-                print(gap, file=sys.stderr, flush=True)
-                if len(found) == arguments.regions:
-                    break
-            if len(found) == arguments.regions:
-                break
+    seen: set[object] = set()
+    every = (g for path in files(arguments.models) for g in gaps(path.stem, path, arguments.most, seen))
+    found: list[Gap] = []
+    for gap in islice(every, arguments.regions):
+        found.append(gap)
+        print(gap, file=sys.stderr, flush=True)
+    if not found:
+        parser.error(f"no region of 2 to {arguments.most} nodes whose groups all have prices")
     text = text_of(found)
     print(text)
     if arguments.write:
