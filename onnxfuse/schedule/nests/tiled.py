@@ -121,5 +121,5 @@ def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
 
 
 def balanced(rows: int | None, most: int) -> int:
-    """Rows of a tile, at most `most`, such that the last tile is not much shorter; any number if there are no rows."""
+    """Rows of a tile or tiles of a block, at most `most`: the last is not much shorter. `most` if `rows` is unknown."""
     return -(-rows // -(-rows // most)) if rows else most

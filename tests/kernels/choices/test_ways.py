@@ -121,3 +121,12 @@ def test_the_depth_is_taken_in_parts_only_where_rows_do_not_stay():
     for l2_bytes, parts in ((1 << 20, True), (8 << 20, False)):
         (choice,) = made(128, 3072, 512, l2_bytes=l2_bytes).choices
         assert any("K in " in name for name, _ in choice.candidates) == parts
+
+
+def test_blocks_of_rows_are_even():
+    """Nine of ten tiles of rows fit in L2: blocks of five, since a block of one would read all weights again."""
+    (choice,) = made(128, 3072, 512, l2_bytes=2 << 20).choices
+    assert {name for name, _ in choice.candidates if "over N" in name and "K in" not in name} == {
+        "A packed, parallel over N, blocks of 5 x 13 rows",
+        "A unpacked, parallel over N, blocks of 5 x 13 rows",
+    }
