@@ -117,8 +117,7 @@ def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...
 
     def fitting(eighths: int, size: int, most: int) -> int:
         """How many tiles of `size` bytes a block has: as fit in `eighths` of L2, at most `most`, in even blocks."""
-        fits = max(1, min(target.l2_bytes * eighths // 8 // size, most))
-        return balanced(None if m is None else count, fits)
+        return balanced(m and count, max(1, min(target.l2_bytes * eighths // 8 // size, most)))
 
     tiles = floor_div(rows + (tile_rows - 1), Index.of(tile_rows))
     streams = k * n * kind.right.bytes > target.l2_bytes // 16
