@@ -48,12 +48,16 @@ template <> struct Product<bf16, bf16> {
 };
 #endif
 
+// Iterations ahead of which a panel is prefetched to L1: 8 come too late for lines that have just reached L2 (32: the same
+// as 24, 64: 5 % slower).
+constexpr int NEAR = 24;
+
 // `Wide` tiles have both vectors of a register tile's columns, others only the first: they are as fast as their loads, so
 // that they fetch only what they read themselves.
 #define ONNXFUSE_ROUND(row_at)                                             \
   {                                                                        \
-    prefetch_l1(b + 8 * PANEL * ROUND);                                    \
-    if (Wide && sizeof(Right) * ROUND > 2) prefetch_l1(b + (8 * PANEL + LANES) * ROUND); \
+    prefetch_l1(b + NEAR * PANEL * ROUND);                                 \
+    if (Wide && sizeof(Right) * ROUND > 2) prefetch_l1(b + (NEAR * PANEL + LANES) * ROUND); \
     if constexpr (Wide) {                                                  \
       prefetch_l2(next);                                                   \
       prefetch_l2(next + ahead.step / 2);                                  \
