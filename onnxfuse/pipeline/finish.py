@@ -119,7 +119,7 @@ def _planned(b: Build) -> Planned:
 def body_model(context: Context, calls: Calls, emitted: Emitted, number: int) -> Path:
     """A body that has kernels, as a model of its own in the folder."""
     path = context.folder / f"body_{number}.onnx"
-    with Staged() as staged:
+    with Staged(overwrite=True) as staged:  # there may be one of an earlier round
         calls.write(emitted.bodies[number], path, staged)
         staged.commit()
     return path

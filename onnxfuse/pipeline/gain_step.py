@@ -22,6 +22,7 @@ from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
 from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
 from onnxfuse.pipeline.worth import runtime_times
+from onnxfuse.plan.sizes import input_symbols, signal_sizes
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
 from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
@@ -214,6 +215,11 @@ def _kernels(b: Build) -> dict[str, tuple[str, ...]]:
 
 
 def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
-    """Values of symbols, for each measurement: those that were given, with each value that is hinted at."""
-    given: Mapping[str, int] = have(b.loaded).source.dims
-    return [{**each, **given} for each in hinted(context.options.dim_hint)]
+    """Values of symbols, for each measurement: those that were given, with each value that is hinted at.
+
+    A signal has a usual number of samples: with as few as a sequence has tokens, it would be less than one frame.
+    """
+    loaded = have(b.loaded)
+    given: Mapping[str, int] = loaded.source.dims
+    signals = {name: n for name, n in signal_sizes(loaded).items() if name in input_symbols(loaded).values()}
+    return [{**signals, **each, **given} for each in hinted(context.options.dim_hint)]

@@ -11,6 +11,9 @@ from onnxfuse.ir.graph import Constant, Graph, TensorType
 from onnxfuse.ir.index import Index, symbols_of
 
 FEW_SIZES = (16, 128, 512)  # small, usual, large
+_FRAME = 64  # samples per frame from which on an open dimension is one of samples
+_SAMPLES = 1 << 16  # that a signal usually has at most
+_LONG = 1 << 20  # samples at which the growth of other extents is seen
 
 Sizes = Mapping[str, int]
 
@@ -57,15 +60,41 @@ def sizes_of(graph: Graph, values: Sequence[int]) -> list[dict[str, int]]:
     return [dict(pairs) for pairs in dict.fromkeys(tuple(each.items()) for each in found)] if symbols else [{}]
 
 
+def signal_sizes(graph: Graph) -> dict[str, int]:
+    """Usual numbers of samples, by symbol: as many as give a usual number of frames.
+
+    A symbol counts samples where it is the only open extent of an input beside the batch, and some value has one more
+    element for every 64 or more of them: frames of a spectrum, or what strided convolutions over a waveform leave.
+    """
+    batches = batches_of(graph)
+    inputs = [t.shape for v in graph.inputs if (t := graph.types.get(v)) is not None and len(t.shape) <= 3]
+    alone = [names for shape in inputs if len(names := [s for s in _names(shape) if s not in batches]) == 1]
+    extents = {e for t in graph.types.values() if t is not None for e in t.shape if e.constant is None}
+    found = {name: _samples_per_frame(name, extents) for (name,) in alone}
+    return {name: min(FEW_SIZES[1] * n, _SAMPLES) for name, n in found.items() if n >= _FRAME}
+
+
+def _samples_per_frame(name: str, extents: Iterable[Index]) -> int:
+    """For how many elements of a symbol the extent that grows least with it grows by one; 1 where none is known."""
+    found = [1]
+    for e in map(expanded, extents):
+        symbols = {s.name for s in symbols_of(e)}
+        if name in symbols:
+            short, long = (number(e, {**dict.fromkeys(symbols, 1), name: n}) for n in (_LONG, 2 * _LONG))
+            found += [round(_LONG / (long - short))] if long > short else []
+    return max(found)
+
+
 def sizes_at(graphs: Sequence[Graph], given: Sizes, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """One value for each symbol of a model's graphs, the main graph first.
 
     An input that has one of the `shapes` decides, then what is `given`; else batches are 1, all others of usual size.
     """
     main = graphs[0]
+    signals = signal_sizes(main)
     types = {name: t.shape for name in main.inputs if (t := main.types.get(name)) is not None}
     bound = [pair for name, shape in shapes.items() for pair in zip(types.get(name, ()), shape, strict=False)]
     known = {str(e): n for e, n in bound if {str(s) for s in symbols_of(e)} == {str(e)}}
     batches = batches_of(main)
     symbols = symbols_in(t for graph in graphs for t in graph.types.values())
-    return {s: known.get(s, given.get(s, 1 if s in batches else FEW_SIZES[1])) for s in symbols}
+    return {s: known.get(s, given.get(s, 1 if s in batches else signals.get(s, FEW_SIZES[1]))) for s in symbols}

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxfuse.config import Options
@@ -180,6 +182,22 @@ def test_what_cannot_be_measured_costs_the_measurement(built: Callable[..., Resu
     result = built(broken)
     assert result.kernels == 2 and result.gain is None
     assert [note for note in result.notes if "the gain was not measured" in note]
+
+
+@pytest.mark.parametrize(("hints", "samples"), [((), 128 * 160), (("samples=3200",), 3200)])
+def test_signals_are_measured_at_a_usual_number_of_frames(here: Path, hints: tuple[str, ...], samples: int):
+    """Of 128 samples no frame could be cut, let alone one that takes time."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, samples] x) => (float[batch, 64, frames] y) {
+        one = Constant <value = int64[1] {1}> ()
+        a = Unsqueeze (x, one)  b = Conv <strides = [160], pads = [200, 200]> (a, w)  c = Abs (b)  y = Tanh (c) }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).normal(size=(64, 1, 400)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, "m.onnx")
+    result = optimize("m.onnx", "o.onnx", gain=True, verify=False, dim_hint=hints, no_cache=True)
+    assert result.gain is not None
+    assert [dict(at.shapes)["x"] for at in result.gain.sizes] == [(1, samples)]
 
 
 def test_where_it_is_measured():

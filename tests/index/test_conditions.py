@@ -6,7 +6,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Atom, Axis, Index, Symbol, floor_div, modulo
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.scalar import Guard, Load
+from onnxfuse.ir.scalar import Guard, Load, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.bounds import checked
 
@@ -49,3 +49,16 @@ def test_a_place_that_surely_leaves_is_refused():
     value = Load("in0", (Index.of(row) + 1,), F32)
     made = checked([Definition("out0", (row,), value)], {"in0": (Index.of(words),)})
     assert isinstance(made, Decision) and "may exceed" in made.reason
+
+
+def test_a_bound_that_guarded_places_do_not_reach_is_no_condition():
+    """The last k places of a result read backwards from the middle of a tensor: all places would begin behind its end."""
+    length, k, m = Symbol("s0"), Symbol("s1", 0), Symbol("s2", 0)
+    place = Axis("v0_0", Index.of(length) + k)
+    behind, at = Index.of(place) - length, Index.of(length) + k + m - 1 - place
+    value = Load("in0", (at,), F32, (Guard(behind, Index.of(k)),), const(0.0, F32))
+    made = checked([Definition("out0", (place,), value)], {"in0": (Index.of(length),)})
+    assert not isinstance(made, Decision)
+    (found,), conditions = made
+    assert conditions == ()
+    assert isinstance(found.value, Load) and found.value.guards == (*value.guards, Guard(at, Index.of(length)))

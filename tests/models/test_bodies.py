@@ -24,6 +24,12 @@ from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
 
+SUMMED = """g (bool c, float[n, 32] x) => (float[n, 32] y) {
+    y = If (c) <
+        then_branch = a () => (float[n, 32] t) {
+            p = Mul (x, x)  q = Add (p, x)  s = Softmax <axis = -1> (q)  r = Mul (s, x)  t = Tanh (r) },
+        else_branch = e () => (float[n, 32] u) { u = Identity (x) } > }"""
+
 
 def built(made: onnx.ModelProto, folder: Path, **changes: Any) -> Result:
     """The model optimized in a folder, as `fused.onnx`."""
@@ -114,6 +120,18 @@ def test_a_wrong_kernel_in_a_branch_is_dropped(number: int, tmp_path: Path) -> N
     assert len(wrong) == 1 and found == set(wrong[0].nodes)
     assert made.kernels >= right.kernels - 1
     assert worst(tmp_path, made, feeds_of("branches")) <= FLOORS["float32"]
+
+
+def test_a_body_is_compared_again_when_it_is_planned_again(tmp_path: Path) -> None:
+    """Without the sums of a wrong kernel the rest of its branch is another kernel, which is compared in turn."""
+    made = onnx.parser.parse_model(bodies.HEAD + SUMMED)
+    right = built(made, tmp_path)
+    planted = Planted(0)
+    found = built(made, tmp_path, calls=on_cpu(render=planted), verify=True)
+    assert {n for r in found.refusals if r.code == "E-NUMERICS" for n in r.nodes} & set(right.groups[0].nodes)
+    assert found.kernels > 0 and planted.name not in {g.kernel for g in found.groups}
+    feeds = [{"c": np.array(True), "x": np.ones((n, bodies.WIDTH), np.float32)} for n in (1, 5)]
+    assert worst(tmp_path, found, feeds) <= FLOORS["float32"]
 
 
 def test_new_names_of_a_body_are_none_of_the_main_graph(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
 def _open(node: Load | FromIndex, shapes: Mapping[str, Shape]) -> tuple[Guard, ...]:
     """Guards for indices of an element, and of its lookups, that neither a polynomial nor other guards prove in bounds.
 
-    Guards of lookups come first.
+    Where there are guards, the upper bound of an index is no condition for the launch: they may exclude the iterations
+    that reach it. Guards of lookups come first.
     """
     index = node.index if isinstance(node, Load) else (node.index,)
     reads = [(at, shapes[of] if isinstance(of, str) else of) for of, at, _ in _lookups(index, node.guards)][::-1]
@@ -97,9 +98,7 @@ def _open(node: Load | FromIndex, shapes: Mapping[str, Shape]) -> tuple[Guard, .
     found: dict[Guard, None] = {}
     for place, extent in (pair for at, shape in reads for pair in zip(at, shape, strict=True)):
         e, n, guards = _entered(place, extent, node.guards)
-        high = _highest(e)
-        leaves = high is None or (guards and ((n - 1 - high).constant or 0) < 0)
-        if leaves and not _inside(e, n, guards):
+        if (guards or _highest(e) is None) and not _inside(e, n, guards):
             found[Guard(place, extent)] = None
     return tuple(found)
 
