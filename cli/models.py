@@ -6,11 +6,15 @@ import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from onnxfuse.errors import UsageError
+from onnxfuse.config import Options
+from onnxfuse.errors import OnnxFuseError, UsageError
+from onnxfuse.load import load
 from onnxfuse.load.dims import MOST, is_extent
 from onnxfuse.pipeline.outputs import STREAM
+from onnxfuse.plan.sizes import signal_sizes
 from onnxfuse.runtime import feed_limits, feeds
 
 from . import show
@@ -67,7 +71,7 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
     first = next(iter(dims))
     if inputs is not None:
         raise UsageError(f"{verb}: --dim {first} cannot be used with --inputs, which has sizes", hint="use one of them")
-    texts = {str(d) for each in feeds.inputs_of(feed_limits.skeleton(path)) for d in each.shape or ()}
+    texts = {str(d) for each in _inputs(path) for d in each.shape or ()}
     known = sorted({word for text in texts for word in re.findall(r"[^\W\d][\w.]*", text)} | texts)
     for each in dims:
         if each not in known:
@@ -75,3 +79,16 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
             symbols = [d for d in known if not d.isdigit()]
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(symbols) or 'no symbolic dimension'}"
             raise UsageError(f"{verb}: --dim {each} has no effect: no input of {name} has such a dimension", hint=hint)
+
+
+def signals_of(path: Path, inputs: str | None) -> Mapping[str, int]:
+    """Usual numbers of samples, by open dimension that counts them; none with `--inputs`, or where it is not known."""
+    if inputs is not None or not any(isinstance(d, str) for each in _inputs(path) for d in each.shape or ()):
+        return {}
+    with suppress(OnnxFuseError):
+        return signal_sizes(load(path, Options()))
+    return {}
+
+
+def _inputs(path: Path) -> Sequence[feeds.Input]:
+    return feeds.inputs_of(feed_limits.skeleton(path))

@@ -24,7 +24,7 @@ from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import targets_of
 
-from .models import files, refuse_dims, sets_of
+from .models import files, refuse_dims, sets_of, signals_of
 from .profiled import lines_of, size_lines, time_of
 from .progress import Progress
 from .results import document
@@ -59,6 +59,7 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
     with work_folder() as folder:
         paths = files("profile", models, folder)
         refuse_dims("profile", paths[0], models[0], sizes[0], values["inputs"])
+        signals = signals_of(paths[0], values["inputs"])
         looks = not gpu and (values["level"] != "model" or values["trace"] or paged)
         peaks = _peaks(at, values["threads"], values["cache_dir"]) if looks else None
         found = []
@@ -66,7 +67,7 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
             at.begin("measure")
             if len(sizes) > 1:
                 at.part(number + 1, len(sizes))
-            found.append(_measured(paths, dims, baseline, values, provider, looks=looks and number == 0))
+            found.append(_measured(paths, {**signals, **dims}, baseline, values, provider, looks=looks and number == 0))
         return _result(models, paths, sizes, found, peaks, baseline, values)
 
 

@@ -185,7 +185,9 @@ def test_what_cannot_be_measured_costs_the_measurement(built: Callable[..., Resu
 
 
 @pytest.mark.parametrize(("hints", "samples"), [((), 128 * 160), (("samples=3200",), 3200)])
-def test_signals_are_measured_at_a_usual_number_of_frames(here: Path, hints: tuple[str, ...], samples: int):
+def test_signals_are_measured_at_a_usual_number_of_frames(
+    here: Path, onnxfuse: Onnxfuse, hints: tuple[str, ...], samples: int
+):
     """Of 128 samples no frame could be cut, let alone one that takes time."""
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[batch, samples] x) => (float[batch, 64, frames] y) {
@@ -198,6 +200,9 @@ def test_signals_are_measured_at_a_usual_number_of_frames(here: Path, hints: tup
     result = optimize("m.onnx", "o.onnx", gain=True, verify=False, dim_hint=hints, no_cache=True)
     assert result.gain is not None
     assert [dict(at.shapes)["x"] for at in result.gain.sizes] == [(1, samples)]
+    dims = [arg for hint in hints for arg in ("--dim", hint)]
+    shown = onnxfuse("profile", "m.onnx", "o.onnx", *dims, "--duration", "0.05", "--json")
+    assert shown.json["inputs"] == {"x": [1, samples]}, "`profile` measures it so, too"
 
 
 def test_where_it_is_measured():

@@ -52,7 +52,7 @@ def test_a_place_that_surely_leaves_is_refused():
 
 
 def test_a_bound_that_guarded_places_do_not_reach_is_no_condition():
-    """The last k places of a result read backwards from the middle of a tensor: all places would begin behind its end."""
+    """The last k places of a result read a tensor backwards from its middle: the first would be behind its end."""
     length, k, m = Symbol("s0"), Symbol("s1", 0), Symbol("s2", 0)
     place = Axis("v0_0", Index.of(length) + k)
     behind, at = Index.of(place) - length, Index.of(length) + k + m - 1 - place
