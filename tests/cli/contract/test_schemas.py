@@ -11,7 +11,7 @@ import pytest
 from onnxfuse_cli.verbs import onnxfuse as program
 
 from tests.cli.conftest import Onnxfuse, lonely
-from tests.cli.schema import problems
+from tests.cli.contract.schema import problems
 from tests.craft.sources import ROOT
 
 FOLDER = ROOT / "docs" / "schema"
@@ -33,7 +33,7 @@ RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "tune": (("m.onnx", "--budget", "3", "--threads", "1", "--cache-dir", "own"),),
     "package": (("folder", "--overwrite"),),
-    "doctor": ((), ("--calibrate",)),
+    "doctor": ((),),  # test_effects.py calibrates
     "config": ((), ("--fast-math",)),
     "cache": (("info",), ("gc",)),
 }

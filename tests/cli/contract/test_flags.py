@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -51,14 +50,12 @@ def test_every_verb_has_help(onnxfuse: Onnxfuse, verb: str):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_has_examples_that_are_command_lines(onnxfuse: Onnxfuse, verb: str):
+def test_the_help_of_a_verb_has_examples(onnxfuse: Onnxfuse, verb: str):
     command = program.commands[verb]
     assert isinstance(command, VerbCommand) and command.examples
     said = onnxfuse(verb, "--help").out
-    for example in command.examples:
+    for example in command.examples:  # test_examples.py runs them
         assert f"  onnxfuse {verb} {example}".rstrip() in said.splitlines()
-        words = shlex.split(re.split(r" [<>]", f" {example}")[0])
-        command.make_context(verb, words)
 
 
 def test_many_flags_are_listed_in_sections(onnxfuse: Onnxfuse):
