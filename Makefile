@@ -14,6 +14,8 @@ EXAMPLES ?= 200
 RUNTIMES ?=
 REVISION ?= HEAD
 MODELS ?=
+PARTS ?=
+NETWORKS ?=
 
 # Compiled kernels stay inside the project, and so does what zig builds for itself once (20 s).
 export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
@@ -78,8 +80,8 @@ site: $(VENV)/.cpu $(VENV)/.docs ## The pages of docs/ as a site, build/site/ind
 	@$(PY) -m sphinx -W --keep-going -q -n -c docs/site docs build/site
 	@echo "build/site/index.html"
 
-bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
-	@$(PY) scripts/bench.py
+bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure this machine into benchmarks/results/, or PARTS="networks" NETWORKS="gpt2"
+	@$(PY) scripts/bench.py $(if $(PARTS),--parts $(PARTS)) $(addprefix --network ,$(NETWORKS))
 
 models: $(VENV)/.cpu $(VENV)/.models ## Build the real networks at full size into models/build (needs torch: 1 GB)
 	@$(PY) -m models
