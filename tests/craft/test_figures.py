@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| ([a-z0-9-]+) +\| +([\d.]+) \| +([\d.]+) \| +([\d.]+)x \|"
 
 
 def section_of(section: str) -> tuple[dict[str, tuple[float, float, float]], str]:
-    """The first table of a section with all nine, by network: ms of the runtime and of onnxfuse, ratio; the text behind.
+    """The first table of a section with all nine, by network: ms of the runtime and of onnxfuse, ratio; what follows.
 
     Where `make bench` has measured all nine, that is the table made from its document.
     """
