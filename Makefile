@@ -13,6 +13,7 @@ CORPUS ?=
 EXAMPLES ?= 200
 RUNTIMES ?=
 REVISION ?= HEAD
+NOW ?=
 MODELS ?=
 PARTS ?=
 NETWORKS ?=
@@ -66,8 +67,8 @@ runtimes: setup ## Small networks in the oldest ONNX Runtime too, or in RUNTIMES
 golden: setup ## Write the sections of tests/golden/*.case anew; their diff is to be reviewed
 	@$(PY) scripts/golden.py
 
-replay: setup ## Which kernels of small networks, or of MODELS="a.onnx b.onnx", changed since REVISION=HEAD
-	@$(PY) scripts/replay.py "$(REVISION)" $(addprefix --model ,$(MODELS))
+replay: setup ## Which kernels of small networks, or of MODELS="a.onnx b.onnx", changed since REVISION=HEAD (or up to NOW=)
+	@$(PY) scripts/replay.py "$(REVISION)" $(NOW) $(addprefix --model ,$(MODELS))
 
 docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands,options}.md, agreed.h
 	@$(PY) scripts/operators.py

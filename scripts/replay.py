@@ -4,8 +4,8 @@
 
 Small networks, or the given models, are planned, scheduled and rendered for each instruction set by the compiler of the
 revision and by that in this folder, or of a second revision, at the same time; no C++ compiler runs. The texts of a
-commit are kept in .cache/replay, so that a run that is ended goes on where it ended. RENAMINGS lists words of older
-texts that are spelled otherwise now. Exit code 1 if a text differs.
+commit are kept in .cache/replay, so that a run that is ended goes on where it ended. RENAMINGS lists what is spelled
+otherwise in older texts. docs/replay.md has results. Exit code 1 if a text differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ ARCHES = ("x86-64-v3", "x86-64-v4", "sapphirerapids", "aarch64")  # named: texts
 SHOWN = 40  # lines of the differences of one text
 PLANS, SOURCES = "plan", "render"
 KEPT = ROOT / ".cache" / "replay"
-RENAMINGS: tuple[tuple[str, str], ...] = ()  # (a word of older texts, as a pattern, and the word for it now)
+# (a word of older texts, as a pattern, and the word for it now). Of a refusal its code and its nodes are compared.
+RENAMINGS: tuple[tuple[str, str], ...] = (
+    (r"(?m)^(E-[A-Z-]+ [^:\n]*):.*$", r"\1"),
+    (r"(?m)^held (.*: \w+)$", r"stored \1"),
+)
 
 
 def write_texts(out: Path, arches: list[str], models: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Fourier transforms become products: against NumPy's fast ones, and in a spectrogram that runs in the runtime."""
+"""Fourier transforms become products: compared with NumPy's FFT, and as spectrograms in ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model built for GPUs, and sessions of it over a driver that has no device: kernels run as code of the host."""
+"""A model built for GPUs, and sessions of it over a mock of the CUDA driver: kernels run as host code."""
 
 from __future__ import annotations
 

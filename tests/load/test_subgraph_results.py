@@ -1,4 +1,4 @@
-"""Shapes of what comes out of If, Loop and Scan, and out of sequences and optionals."""
+"""Shapes of the results of If, Loop and Scan, and of sequences and optionals."""
 
 from __future__ import annotations
 

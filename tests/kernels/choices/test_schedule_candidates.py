@@ -1,4 +1,4 @@
-"""Of the ways through a contraction the one is taken that is predicted to be fast on few cores and on many."""
+"""Of the schedule candidates of a contraction, the one predicted fast on few cores and on many is chosen."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_the_fastest_is_chosen_and_all_are_reported():
     assert [s for _, s in choice.candidates] == sorted(s for _, s in choice.candidates)
 
 
-def test_of_equal_ways_the_first_is_taken():
+def test_of_equal_candidates_the_first_is_chosen():
     ways = [copy(name, 64, Index.of(1)) for name in "abc"]
     assert judge().best(ways, (), [Index.of(8)])[0].name == "a"
     assert judge().best(ways[::-1], (), [Index.of(8)])[0].name == "c"
 
 
-def test_nothing_is_predicted_for_a_single_way():
+def test_a_single_candidate_has_no_predicted_time():
     assert judge().best([copy("only", 4, M)], (), []) == (copy("only", 4, M), ())
 
 

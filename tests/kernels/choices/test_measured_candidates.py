@@ -1,4 +1,4 @@
-"""Ways that are worth a look only where they are measured: each computes the same, and what was measured is taken."""
+"""Schedule candidates that only `tune` considers: each computes the same, and the measured best is used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def by(case: Case, *measured: tuple[str, str]) -> Kernel:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_way_computes_the_same(name: str) -> None:
+def test_each_candidate_computes_the_same(name: str) -> None:
     case = CASES[name]
     usual = by(case)
     (choice,) = usual.choices
@@ -60,7 +60,7 @@ def test_where_nothing_was_measured_the_kernel_is_the_usual_one(name: str) -> No
     assert [w for w, _ in by(case).choices[0].candidates[1:]] != [w for w, _ in usual.choices[0].candidates[1:]]
 
 
-def test_a_way_that_cannot_be_had_any_more_is_passed_over() -> None:
+def test_a_recorded_candidate_that_no_longer_exists_is_ignored() -> None:
     case = CASES["gemm_erf"]
     ((first, _), *_) = by(case).choices[0].candidates
     assert by(case, (first, "tasks of neither rows nor columns")).phases == by(case).phases

@@ -1,4 +1,4 @@
-"""Large models: another process runs the original during the build, and the verdict is the same as without."""
+"""Large models: the original runs in another process during the build, with the same verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are stored in another order than they are read: tiles of them go through shared memory."""
+"""Transpositions on GPUs go through tiles in shared memory."""
 
 from __future__ import annotations
 

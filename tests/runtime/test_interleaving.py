@@ -1,4 +1,4 @@
-"""Turns treat all sides alike: who runs when, and on which core. And with the real clock: what is slower is found."""
+"""Interleaved measurement: random order, fixed cores, and a slower model is found by the real clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxfuse.measure.profile import profile_models
 ROUNDS = 3000
 
 
-def test_no_side_has_a_place_of_its_own():
+def test_every_model_runs_in_every_position():
     """Of A B C C B A the one in the middle never follows itself, and always waits for two turns."""
     order = [side for number in range(ROUNDS) for side in turns.order_of_round(3, number)]
     assert all(sorted(order[at : at + 3]) == [0, 1, 2] for at in range(0, len(order), 3))
@@ -32,7 +32,7 @@ def test_no_side_has_a_place_of_its_own():
     assert turns.order_of_round(9, 5) == turns.order_of_round(9, 5) != turns.order_of_round(9, 6)
 
 
-def test_a_race_asks_in_the_order_that_was_drawn(files: Path, monkeypatch: pytest.MonkeyPatch):
+def test_measurements_follow_the_drawn_order(files: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
     times = turns._Running.times
 
@@ -86,7 +86,7 @@ def test_workers_of_a_session_are_found(files: Path):
     assert len(workers) == 2
 
 
-def test_what_is_twice_as_slow_is_found_by_the_clock(tmp_path: Path):
+def test_a_model_twice_as_slow_is_found_by_the_clock(tmp_path: Path):
     """On whatever machine, with other work beside it: a verdict may be left open, but is never wrong."""
     once, twice = (gate.chain(tmp_path / f"{layers}.onnx", layers, 128, 32) for layers in (10, 20))
     for pair, limit, right, wrong in (

@@ -1,4 +1,4 @@
-"""Sizes at which the original brings its process down are gone around: others are verified and measured."""
+"""Input sizes at which the original crashes are avoided; others are verified and measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_verification_avoids_sizes_that_crash_the_runtime(model: Path, monkeypat
     assert len(started) > 1, "no size was deadly"
 
 
-def test_so_does_a_profile(model: Path) -> None:
+def test_profiling_avoids_sizes_that_crash_the_runtime(model: Path) -> None:
     assert profile_models([model], duration=0.05).models[0].latency_ms.min > 0
 
 

@@ -1,4 +1,4 @@
-"""Tiles whose weights are held in 16 bits: which are taken, how weights lie, and where rows are rounded."""
+"""Register tiles with weights stored in 16 bits: which are chosen, the weights' layout, where rows are rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second opinion is that of float64: named, right, and no excuse for a kernel that is wrong by a percent."""
+"""Results beyond the limit are judged by a float64 evaluation, which still rejects an error of a percent."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_unknown_operators():
         ([(5.0, 3.0)], False, False),
     ],
 )
-def test_by_truth(pairs: list[tuple[float, float]], others: bool, ok: bool):
+def test_a_float64_evaluation_decides(pairs: list[tuple[float, float]], others: bool, ok: bool):
     error, limit = compare.by_truth(pairs, others, 2e-5)
     assert (error <= limit) is ok
 

@@ -1,4 +1,4 @@
-"""Parts put together as they were, and movement undone behind elementwise work."""
+"""Split and Concat that cancel, and inverse movement around elementwise operators, are removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.rules.build import Build, only, ops, rewritten, same
 
 @pytest.mark.parametrize("opset", [12, 17])
 @pytest.mark.parametrize("axis", [1, -1])
-def test_split_and_concat_are_nothing(opset: int, axis: int) -> None:
+def test_a_concat_of_all_parts_of_a_split_is_removed(opset: int, axis: int) -> None:
     b = Build(opset)
     x = b.input("x", "n", 6)
     sizes = {"split": (1, 2, 3)} if opset < 13 else {}

@@ -1,4 +1,4 @@
-"""How a measurement of a gain spends its time, by the real clock."""
+"""Measuring a gain: which measurements are made in the time there is, by the real clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of codes are made by tiles of codes wherever they can be, and by loops where a tile would pay less."""
+"""Quantized products are computed by integer register tiles where these pay, and by loops elsewhere."""
 
 from __future__ import annotations
 
