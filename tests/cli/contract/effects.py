@@ -19,6 +19,8 @@ class Effect:
 
     `sign` is a pattern: what is printed, written and ended with has it only with the flag, or, if `gone`, only without
     it. A pattern with a group tells instead by what the group matches, which must be the same in two runs without it.
+    `together` are the words of all flags that are given in the same run, where their signs have nothing to do with each
+    other.
     """
 
     verb: str
@@ -26,6 +28,7 @@ class Effect:
     line: str
     sign: str
     gone: bool = False
+    together: str = ""
 
     @property
     def flag(self) -> str:
@@ -64,7 +67,9 @@ _EVERYWHERE = (
 def of_all_verbs(verb: str, flags: set[str]) -> list[Effect]:
     """The rows of the flags that most verbs have."""
     good, bad = USUAL[verb]
-    rows = [Effect(verb, words, good, sign) for words, sign in _EVERYWHERE if words.split()[0] in flags]
+    taken = [(words, sign) for words, sign in _EVERYWHERE if words.split()[0] in flags]
+    together = " ".join(words for words, _ in taken)
+    rows = [Effect(verb, words, good, sign, together=together) for words, sign in taken]
     rows.append(Effect(verb, "--quiet", good, "sets no flag", gone=True))
     rows.append(Effect(verb, "--debug", bad, "^Traceback"))
     if "--overwrite" in flags and "--json-file" in flags and verb not in ("optimize", "tune"):

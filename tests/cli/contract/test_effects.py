@@ -60,7 +60,7 @@ def test_every_flag_of_every_verb_is_here() -> None:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
-WITHOUT: dict[str, str] = {}  # what command lines without a flag say, which rows share
+RAN: dict[str, str] = {}  # what command lines say that rows share
 
 
 # Models and files -----------------------------------------------------------------------------------------------------
@@ -165,8 +165,9 @@ def test_a_flag_does_something(row: Effect, run: Run, request: pytest.FixtureReq
         request.getfixturevalue("logged_compiler")
     sign = re.compile(row.sign, re.MULTILINE | re.IGNORECASE)
     line = f"{row.verb} {row.line}"
-    without = WITHOUT.get(line) or WITHOUT.setdefault(line, run(line))
-    with_it = run(f"{line} {row.words}")
+    without = RAN.get(line) or RAN.setdefault(line, run(line))
+    shared = f"{line} {row.together}"
+    with_it = RAN.get(shared) or RAN.setdefault(shared, run(shared)) if row.together else run(f"{line} {row.words}")
     if sign.groups and not row.sign.startswith(("^(", "^files")):
         before, after = sign.findall(without), sign.findall(with_it)
         assert before and after and before != after, with_it

@@ -21,7 +21,7 @@ from tests.cli.shipping.test_wants import sized
 __all__ = ["env"]  # a fixture: `onnxfuse` on the path, with the cache of the tests
 
 CODES = {"diff": (1,), "bisect": (0, 1)}  # a model and what it became differ; whether one is slower is not the question
-QUICKER = {"optimize": "--no-verify", "profile": "--duration 0.05s", "bisect": "--duration 0.05s"}
+QUICKER = {"optimize": "--no-verify --no-gain", "profile": "--duration 0.05s", "bisect": "--duration 0.05s"}
 NOT_HERE = ("--cluster",)  # a scheduler elsewhere: tests/cli/test_cluster.py has one
 EXAMPLES = [
     (verb, example)
