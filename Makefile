@@ -13,7 +13,10 @@ CORPUS ?=
 EXAMPLES ?= 200
 RUNTIMES ?=
 REVISION ?= HEAD
+NOW ?=
 MODELS ?=
+PARTS ?=
+NETWORKS ?=
 
 # Compiled kernels stay inside the project, and so does what zig builds for itself once (20 s).
 export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
@@ -64,8 +67,8 @@ runtimes: setup ## Small networks in the oldest ONNX Runtime too, or in RUNTIMES
 golden: setup ## Write the sections of tests/golden/*.case anew; their diff is to be reviewed
 	@$(PY) scripts/golden.py
 
-replay: setup ## Which kernels of small networks, or of MODELS="a.onnx b.onnx", changed since REVISION=HEAD
-	@$(PY) scripts/replay.py "$(REVISION)" $(addprefix --model ,$(MODELS))
+replay: setup ## Which kernels of small networks, or of MODELS="a.onnx b.onnx", changed since REVISION=HEAD (or up to NOW=)
+	@$(PY) scripts/replay.py "$(REVISION)" $(NOW) $(addprefix --model ,$(MODELS))
 
 docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands,options}.md, agreed.h
 	@$(PY) scripts/operators.py
@@ -78,8 +81,8 @@ site: $(VENV)/.cpu $(VENV)/.docs ## The pages of docs/ as a site, build/site/ind
 	@$(PY) -m sphinx -W --keep-going -q -n -c docs/site docs build/site
 	@echo "build/site/index.html"
 
-bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
-	@$(PY) scripts/bench.py
+bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure this machine into benchmarks/results/, or PARTS="networks" NETWORKS="gpt2"
+	@$(PY) scripts/bench.py $(if $(PARTS),--parts $(PARTS)) $(addprefix --network ,$(NETWORKS))
 
 models: $(VENV)/.cpu $(VENV)/.models ## Build the real networks at full size into models/build (needs torch: 1 GB)
 	@$(PY) -m models

@@ -19,6 +19,7 @@ from onnxfuse.runtime import process
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import Pool, aligned
 
+_CODE = ("onnxfuse", "models", "benchmarks/*.py", "benchmarks/twins", "benchmarks/rendered")
 MEGABYTES = (1, 4, 64, 512)  # read over and over: from the cores' own caches, the shared one, and memory
 
 
@@ -70,9 +71,11 @@ def facts() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The commit that is measured, with `+` if files are modified; None outside of a repository."""
-    done = process.run(("git", "describe", "--always", "--dirty=+"), cwd=Path(__file__).parent)
-    return done.out.strip() or None if done.code == 0 else None
+    """The last commit of the code that is measured, with `+` if it was modified since; None outside of a repository."""
+    root = Path(__file__).parents[1]
+    done = process.run(("git", "log", "-1", "--format=%h", "--", *_CODE), cwd=root)
+    changed = process.run(("git", "status", "--porcelain", "--", *_CODE), cwd=root)
+    return (done.out.strip() + "+" * bool(changed.out.strip()) or None) if done.code == 0 else None
 
 
 def _caches() -> dict[str, str]:

@@ -29,6 +29,7 @@ _FORMS = ("", ".decomposed")
 NETWORKS: dict[str, tuple[str, ...]] = {
     "tiny": (*(f"tiny-{name}{form}" for name in _FAMILIES for form in _FORMS), "tiny-bert.dynamic"),
     "demo": tuple(f"demo-{name}{form}" for name in _DEMOS for form in _FORMS),
+    "nine": _FULL,
     "full": (*(f"{name}{form}" for name in _FULL for form in _FORMS), "bert-base.dynamic"),
 }
 DYNAMIC = ".dynamic"

@@ -79,6 +79,24 @@ def latency(rows: Sequence[Row]) -> str:
     return table(head, lines)
 
 
+def beside_runtime(rows: Sequence[Row]) -> str:
+    """The original in ONNX Runtime beside the result, least milliseconds, and what the result is made of."""
+    head = ("network", "ONNX Runtime", "fused", "ratio", "of medians", "fusion adds", "A/A", "kernels (distinct)",
+            "phases", "nodes left", "optimize s", "threads")  # fmt: skip
+    lines = []
+    for row in rows:
+        s, cold = row["structure"], f"{row['optimize']['cold_s']:.1f}"
+        counts = (f"{s['kernels']} ({s['distinct_kernels']})", s["phases"], s["nodes_left"], cold)
+        for each in row["latency"]:
+            ms, won = each["ms"], each["speedup"]
+            times = (f"{ms['runtime']['min']:.2f}", f"{ms['fused']['min']:.2f}")
+            ratios = (won["fused"], each["of_medians"]["fused"], won["fused"] / won["unfused"])
+            lines.append(
+                (row["network"], *times, *map(_times, ratios), f"{each['spread']:.3f}", *counts, each["threads"])
+            )
+    return table(head, lines)
+
+
 def peers(rows: Sequence[Row]) -> str:
     """Every engine of a race with other engines; the last line has geometric means of what was won."""
     raced = [(row["network"], each) for row in rows for each in row.get("peers", ())]

@@ -16,7 +16,7 @@ from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.session import library_of
 
-from .models import dims_of, files
+from .models import dims_of, files, refuse_dims
 from .progress import Progress
 from .results import document
 from .show import milliseconds, table
@@ -42,6 +42,7 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
     refuse_existing(out.values(), overwrite=overwrite)
     with work_folder() as folder:
         paths = files("bisect", (a, b), folder)
+        refuse_dims("bisect", paths[0], a, dims_of(values["dim"]), values["inputs"])
         library = library_of(paths[1], values["library"])
         common = {
             "a": str(paths[0].absolute()),

@@ -14,10 +14,10 @@ from onnxfuse.config import FILES, SECTIONS, option_fields
 PREFIX = "ONNXFUSE_"
 DEBUG = "onnxfuse.debug"  # key in the context's metadata: whether --debug was given
 SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet": "-q"}
-# Fields of Options that decide what is fused: the verbs that only plan have these flags.
+# Fields of Options that decide what is fused: `explain`, which only plans, has these flags.
 PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node",
-    "fast_math", "precision", "winograd", "custom_ops_library", "lock",
+    "fast_math", "precision", "winograd", "lock",
 )  # fmt: skip
 TUNING = tuple(name for name in PLANNING if name not in ("target", "arch", "strategy"))  # flags of tune
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,17 @@ class VerbCommand(click.Command):
     def __init__(self, *arguments: Any, examples: Sequence[str], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.examples = tuple(examples)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; with --verbose, say what it took."""
+        begin = time.monotonic()
+        try:
+            return super().invoke(ctx)
+        finally:
+            if ctx.params.get("verbose"):
+                peak = show.bytes_text(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+                took = f"took      {time.monotonic() - begin:.2f} s; at most {peak} in this process"
+                show.screen(quiet=ctx.params["quiet"]).say(took)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The flags."""

@@ -246,7 +246,12 @@ def explain(
     help="to measure on (0: one, and one per core)",
 )
 @flag("cluster", metavar="ADDRESS", default=None, help="a Dask scheduler whose workers measure: tcp://HOST:PORT")
-@of_options((*TUNING, "target", "overwrite", "inputs", "seed", "cache_dir", "jobs", "time_budget", "memory_budget"))
+@of_options(
+    (
+        *TUNING, "custom_ops_library", "target", "overwrite", "inputs", "seed", "cache_dir", "jobs", "time_budget",
+        "memory_budget",
+    )
+)  # fmt: skip
 @common(overwrite=False)
 @progressing
 def tune(

@@ -17,7 +17,7 @@ from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupResult, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict
 
-from .models import dims_of, files
+from .models import dims_of, files, refuse_dims
 from .progress import Progress
 from .results import document
 from .show import table
@@ -42,6 +42,7 @@ def verify(at: Progress, a: str, b: str, **values: Any) -> Verified:
 
 
 def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any], provider: Provider) -> Verified:
+    refuse_dims("verify", paths[0], names[0], dims_of(values["dim"]), values["inputs"])
     library = library_of(paths[1], values["library"])
     named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
     isas, left_out = _runnable(named, provider)

@@ -1,9 +1,13 @@
 """`make bench`: measure machine, kernels and networks, print tables, and write them as a page and all figures as JSON.
 
-    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine cost ...]
+    python scripts/bench.py [--quick] [--models tiny|demo|nine|full] [--threads 2] [--parts machine cost ...]
     python scripts/bench.py --show benchmarks/results/FILE.json
+    python scripts/bench.py --pages
 
-How it is measured, and what was found, is written in docs/performance.md. Nothing here fails because of a time.
+The figures of a machine are kept in benchmarks/results/, after each network and part; what was measured already, by the
+same code with the same versions, is not measured again (`--again` does). `--pages` writes the tables of
+docs/performance.md that are made from these files. How it is measured is written there, too. Nothing here fails
+because of a time.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,15 +29,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import costs, dynamic, machine, networks, peers, rows, sizes, tables, ways  # noqa: E402
+from benchmarks import costs, dynamic, machine, networks, peers, results, rows, sizes, tables, ways  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
-from onnxfuse.report.document import plain  # noqa: E402
+from benchmarks.results import write  # noqa: E402
 
 USUAL = ("machine", "rendered", "rows", "networks", "sizes", "cost")
 PARTS = (*USUAL, "dynamic")  # the last takes four builds of each network
 OUT = ROOT / ".cache" / "bench"
-DIGITS = 5  # of the figures in the JSON document
 
 
 def say(line: str) -> None:
@@ -68,13 +71,15 @@ def summary(row: dict[str, Any]) -> str:
     return f"{row['network']}: {', '.join(won)}"
 
 
-def measure_networks(
-    asked: argparse.Namespace, limits: dict[int, Limits]
-) -> tuple[list[Any], dict[str, Any], dict[int, Limits]]:
-    """A row per network, one per network there with and without symbols, and the limits as measured since."""
+def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits], document: dict[str, Any]) -> None:
+    """A row per network that has none in the document, which is written after each; then those with symbols beside
+    those without, where both were measured now.
+    """
     effort = networks.Effort(tuple(asked.threads), *((1.0, 1, 1) if asked.quick else (5.0, 3, 4)))
-    names = asked.network or list(networks.NETWORKS[asked.models])
-    found, symbolic = [], {}
+    wanted = asked.network or list(networks.NETWORKS[asked.models])
+    kept = {row["network"]: row for row in document.get("networks", ())}
+    names = [name for name in wanted if name not in kept or asked.again]
+    say(f"networks: {len(names)} to be measured, {len(wanted) - len(names)} were before")
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=OUT) as top:
         folders = {name: Path(top, name) for name in names}
@@ -82,12 +87,16 @@ def measure_networks(
             folder.mkdir()
             measured = networks.measure(name, folder, effort, say)
             say(summary(measured.row))
-            found.append(networks.beside(measured, "peers", raced_with_peers(name, measured, folder, effort)))
+            found = networks.beside(measured, "peers", raced_with_peers(name, measured, folder, effort))
             limits = measured_limits(list(limits), 1.0, limits)
+            kept[name] = networks.with_floors(found, limits)
+            order = sorted(kept, key=[*wanted, *kept].index)
+            document |= {"networks": [kept[each] for each in order], "limits": machine.to_json(list(limits.values()))}
+            write(document, asked.json)
         for static, dynamic in networks.pairs(names):
             say(f"{dynamic} beside {static}")
-            symbolic[dynamic] = networks.symbolic(folders[static], folders[dynamic], effort)
-        return [networks.with_floors(each, limits) for each in found], symbolic, limits
+            found_symbolic = networks.symbolic(folders[static], folders[dynamic], effort)
+            document["symbolic"] = {**document.get("symbolic", {}), dynamic: found_symbolic}
 
 
 def raced_with_peers(name: str, measured: networks.Measured, folder: Path, effort: networks.Effort) -> list[Any]:
@@ -190,23 +199,9 @@ def show_costs(document: dict[str, Any]) -> None:
         heading(f"{row['network']}: kernels predicted worst", tables.mispredicted(row))
 
 
-def rounded(value: Any) -> Any:
-    """The document with figures of a length that means something."""
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [rounded(each) for each in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def write(document: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rounded(plain(document)), indent=1) + "\n", encoding="utf-8")
-
-
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", choices=tuple(networks.NETWORKS), help="default: full, with --quick tiny")
+    parser.add_argument("--models", choices=tuple(networks.NETWORKS), help="default: nine, with --quick tiny")
     parser.add_argument(
         "--network", action="append", default=[], metavar="NAME", help="this one only (may be repeated)"
     )
@@ -216,27 +211,39 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--show", type=Path, metavar="FILE", help="print the tables of a JSON document; measure nothing"
     )
-    parser.add_argument("--json", type=Path, default=OUT / "bench.json", metavar="FILE", help="every figure")
+    parser.add_argument("--again", action="store_true", help="measure anew what was measured before, too")
+    parser.add_argument("--pages", action="store_true", help="write the tables of pages anew; measure nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure (default: the file of this machine)")
     asked = parser.parse_args(argv)
-    asked.models = asked.models or ("tiny" if asked.quick else "full")
+    asked.models = asked.models or ("tiny" if asked.quick else "nine")
     return asked
+
+
+MEASURE: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "rendered": lambda asked: {
+        "rendered": list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
+    },
+    "rows": lambda asked: {"rows": measured_rows(asked)},
+    "sizes": lambda asked: {"sizes": measured_sizes(asked)},
+    "dynamic": lambda asked: {"dynamic": measured_dynamic(asked)},
+    "cost": measure_costs,
+}
+SHOW: dict[str, Callable[[dict[str, Any]], None]] = {
+    "rendered": lambda document: show_rendered(document["rendered"]),
+    "rows": lambda document: show_rows(document["rows"]),
+    "networks": lambda document: show_networks(document["networks"], document.get("symbolic", {})),
+    "sizes": lambda document: show_sizes(document["sizes"]),
+    "dynamic": lambda document: show_dynamic(document["dynamic"]),
+    "cost": show_costs,
+}
 
 
 def show(document: dict[str, Any]) -> int:
     """The tables of a measurement."""
     show_machine(document)
-    if "rendered" in document:
-        show_rendered(document["rendered"])
-    if "rows" in document:
-        show_rows(document["rows"])
-    if "networks" in document:
-        show_networks(document["networks"], document["symbolic"])
-    if "sizes" in document:
-        show_sizes(document["sizes"])
-    if "dynamic" in document:
-        show_dynamic(document["dynamic"])
-    if "costs" in document:
-        show_costs(document)
+    for part, shown in SHOW.items():
+        if ("costs" if part == "cost" else part) in document:
+            shown(document)
     return 0
 
 
@@ -252,43 +259,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = arguments(argv)
     if asked.show:
         return show(json.loads(asked.show.read_text(encoding="utf-8")))
+    if asked.pages:
+        results.write_pages()
+        return 0
     begin, seconds = time.monotonic(), 0.3 if asked.quick else 2.0
     if not asked.quick and not wait_for_quiet(0.5, 60.0):
         say("bench: other work keeps this machine busy: times will be too long, and ratios too close to 1")
-    about = machine.facts()
-    limits = measured_limits(sorted({1, 2, *asked.threads}), seconds, {})
-    document: dict[str, Any] = {**about, "quick": asked.quick, "limits": machine.to_json(list(limits.values()))}
+    about = {**machine.facts(), "quick": asked.quick}
+    asked.json = asked.json or (OUT / "bench.json" if asked.quick else results.path_of(about))
+    document = results.resumed(asked.json, about)
+    before = {each.threads: each for each in machine.from_json(document.get("limits", ()))}
+    limits = measured_limits(sorted({1, 2, *asked.threads}), seconds, before)
+    document["limits"] = machine.to_json(list(limits.values()))
     show_machine(document)
-    if "rendered" in asked.parts:
-        say("rendered kernels beside hand-written ones")
-        document["rendered"] = list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
-        show_rendered(document["rendered"])
+    for part in asked.parts:
+        key = "costs" if part == "cost" else part
+        if part == "networks":
+            measure_networks(asked, limits, document)
+        elif part in MEASURE and (asked.again or key not in document):
+            say(f"{part} ...")
+            document |= MEASURE[part](asked)
+        SHOW.get(part, lambda document: None)(document)
         write(document, asked.json)
-    if "rows" in asked.parts:
-        say("chains over rows beside ONNX Runtime's operators")
-        document["rows"] = measured_rows(asked)
-        show_rows(document["rows"])
-        write(document, asked.json)
-    if "networks" in asked.parts:
-        document["networks"], document["symbolic"], limits = measure_networks(asked, limits)
-        document["limits"] = machine.to_json(list(limits.values()))
-        show_machine(document)
-        show_networks(document["networks"], document["symbolic"])
-    if "sizes" in asked.parts:
-        document["sizes"] = measured_sizes(asked)
-        show_sizes(document["sizes"])
-        write(document, asked.json)
-    if "dynamic" in asked.parts:
-        document["dynamic"] = measured_dynamic(asked)
-        show_dynamic(document["dynamic"])
-        write(document, asked.json)
-    if "cost" in asked.parts:
-        document |= measure_costs(asked)
-        show_costs(document)
-    document |= {"load_average_after": os.getloadavg()[0], "seconds": time.monotonic() - begin}
+    document |= {
+        "load_average_after": os.getloadavg()[0],
+        "seconds": document.get("seconds", 0.0) + time.monotonic() - begin,
+    }
     write(document, asked.json)
-    page = asked.json.with_suffix(".md")
+    OUT.mkdir(parents=True, exist_ok=True)
+    page = OUT / f"{asked.json.stem}.md"
     page.write_text(page_of(document), encoding="utf-8")
+    results.write_pages()
     say(f"\nall figures: {asked.json}, tables: {page} ({document['seconds']:.0f} s)")
     return 0
 

@@ -45,7 +45,7 @@ from onnxfuse.pipeline.run import optimize
 from onnxfuse.runtime.provider import gpu_provider
 from onnxfuse.target.device import cuda_driver
 from tests.kernels.compiled import Case, check, expected, fed, packed
-from tests.threads import stand_in
+from tests.threads import driver_mock
 from tests.threads.scheduled import PER_UNIT, TABLES, kernel_of, library_of, scheduled
 
 NETWORKS = (
@@ -165,9 +165,9 @@ def models(wish: CheckRequest) -> Facts:
 
 def _emulated_errors(made: Made) -> dict[str, float]:
     """The launcher runs over the stand-in for the driver, inside the CPU provider."""
-    built = stand_in.built_for_gpus(made.model, made.folder, ("sm_90",))
+    built = driver_mock.built_for_gpus(made.model, made.folder, ("sm_90",))
     np.savez(made.folder / "inputs.npz", **made.feeds)
-    ran = stand_in.ran(built, made.folder / "inputs.npz", made.folder, **stand_in.ON_HOST)
+    ran = driver_mock.ran(built, made.folder / "inputs.npz", made.folder, **driver_mock.ON_HOST)
     assert ran.status == "kernels for sm_90", ran.status
     assert any(call.startswith("launch") for call in ran.calls), "no kernel was launched"
     half = len(ran.outputs) // 2

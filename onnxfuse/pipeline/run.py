@@ -116,6 +116,8 @@ def optimize(
     folder_of = places if writes and there else None
     with opened(model, options, calls, tell, places=places, beside=folder_of, strict=strict) as context:
         b = run(context, calls, last, _shower(options, show))
+        if b.plan is not None:
+            _enough(options, b)
         if not writes:
             return _result(context, b, Output(), last)
         return _finished(context, calls, b, stream, about)
@@ -197,12 +199,16 @@ def _shower(options: Options, show: Callable[[str], None] | None) -> Callable[[s
     return lambda step, b: out(text_of(step, b)) if step == wanted else None
 
 
-def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
-    """Deliver what was made, when it has the kernels that were asked for."""
-    options, places = context.options, have(context.places)
+def _enough(options: Options, b: Build) -> None:
+    """Raise AnsweredNo where fewer kernels were made, or planned, than are required."""
     if len(b.all_parts) < options.require_fusion:
         reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
+
+
+def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
+    """Deliver what was made, when it has the kernels that were asked for."""
+    options, places = context.options, have(context.places)
     locked.check_lock(context, b)
     finish.write_manifest(context, b)  # what was measured is known only now
     made: dict[Path, Path] = {}

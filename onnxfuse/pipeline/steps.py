@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from onnxfuse.config import Options
 from onnxfuse.emit import domain
-from onnxfuse.errors import DeviceError, ModelError
+from onnxfuse.errors import DeviceError, ModelError, UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from onnxfuse.load import Source as Loaded
+from onnxfuse.load import everywhere
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
@@ -31,9 +34,10 @@ from onnxfuse.pipeline.groups import (
 )
 from onnxfuse.pipeline.locked import apply_lock
 from onnxfuse.pipeline.pricing import costing
-from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
+from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have, hinted
 from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
+from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import feed_limits, feeds
 from onnxfuse.schedule.passes.driver import verified
@@ -45,11 +49,12 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     source: Loaded = graph.source
     if context.options.inputs is not None:  # what cannot be read is better said before anything is compiled
         with suppress(DeviceError):  # inputs that are no tensors are left for the runtime to judge
-            feeds.read_feeds(Path(context.options.inputs), feeds.inputs_of(feed_limits.skeleton(context.original)))
+            given = Path(context.options.inputs)
+            _fitting(graph, feeds.read_feeds(given, feeds.inputs_of(feed_limits.skeleton(context.original))), given)
     size = source.bytes + sum(path.stat().st_size for path in source.external)
     name = str(context.model) if not isinstance(context.model, bytes) else "standard input"
     context.tell("read", {"path": name, "opset": graph.opset, "nodes": len(graph.nodes), "bytes": size})
-    notes = source.warnings
+    notes = (*source.warnings, *_without_effect(graph, context.options))
     if source.already_fused:
         notes = (*notes, "the model has kernels of onnxfuse already: it is copied as it is")
     b = replace(b, loaded=graph, graph=graph, notes=notes, copy=source.already_fused)
@@ -59,6 +64,29 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     if options.verify is not False and options.stop_after is None and not options.dry_run:
         _runnable(have(b.graph))
     return b
+
+
+def _fitting(graph: Graph, sets: Sequence[Mapping[str, feeds.Array]], path: Path) -> None:
+    """Raise UsageError where inputs have other extents than the model has, or was given by --dim or --input-shape."""
+    for name, value in ((name, value) for each in sets for name, value in each.items()):
+        if (t := graph.types.get(name)) is None:
+            continue
+        wanted = t.shape
+        fits = [not isinstance(n, int) or n == m for n, m in zip(wanted, value.shape, strict=False)]
+        if len(wanted) != value.ndim or not all(fits):
+            found = f"{name} is {'x'.join(map(str, value.shape))} in {path}"
+            raise UsageError(f"inputs: {found}, and {'x'.join(map(str, wanted))} in the model", hint="leave one out")
+
+
+def _without_effect(graph: Graph, options: Options) -> Iterator[str]:
+    """What was asked for and does nothing to this model."""
+    for pattern in options.skip_node:
+        if not any(re.search(pattern, node.name) for each in everywhere(graph) for node in each.nodes):
+            yield f"no node matches --skip-node {pattern}"
+    symbols = set(input_symbols(graph).values())
+    for name in {name: None for each in hinted(options.dim_hint) for name in each}:
+        if name not in symbols:
+            yield f"--dim-hint {name}: no input has such a dimension"
 
 
 def _runnable(graph: Graph) -> None:

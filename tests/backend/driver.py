@@ -1,4 +1,4 @@
-"""Tests of ONNX's suite through the compiler: many in one model, which is optimized and then runs in ONNX Runtime."""
+"""Runs tests of ONNX's backend suite through the compiler: many in one model, optimized, then run in ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_operators_pass_a_test_of_the_suite_in_a_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_of_the_suite_runs_in_a_kernel_passes(tmp_path: Path) -> None:
+def test_every_test_of_the_suite_that_becomes_a_kernel_passes(tmp_path: Path) -> None:
     found = {op: outcomes(list(cases_of(op).values()), tmp_path) for op in with_row()}
     assert {name: o.wrong for all_of in found.values() for name, o in all_of.items() if o.wrong} == {}
     silent = [name for all_of in found.values() for name, o in all_of.items() if not o.ran and not o.refusals]

@@ -1,4 +1,4 @@
-"""Tiles of the matrix unit as compilers make them: the instructions of its loops, and nothing between those."""
+"""AMX tiles as compilers emit them: the instructions of the inner loops, without spills or moves between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of processors, told from what Linux says of a core, and the numbers that they give a machine class."""
+"""Processor families, recognized from what Linux reports of a core, and the figures they give a machine class."""
 
 import pytest
 

@@ -106,7 +106,7 @@ def test_axes_of_contractions(op: str, left: Any, right: Any, attrs: Any, sizes:
     assert told == sizes
 
 
-def test_what_is_no_contraction() -> None:
+def test_operators_that_are_not_contractions() -> None:
     for op, shape, attrs in (
         ("ReduceSumSquare", (3, 5), {"axes": (1,)}),
         ("ReduceMean", (3, 5), {"axes": (1,)}),

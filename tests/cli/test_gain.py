@@ -22,7 +22,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
 from tests.calls import on_cpu
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, refused, two_chains
-from tests.cli.schema import problems
+from tests.cli.contract.schema import problems
 from tests.craft.sources import ROOT
 from tests.models.planted import Slow
 

@@ -1,4 +1,4 @@
-"""Output on terminals and elsewhere."""
+"""Output on terminals, in pipes, and where a stream cannot encode it."""
 
 from __future__ import annotations
 

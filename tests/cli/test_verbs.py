@@ -13,7 +13,7 @@ import pytest
 from onnxfuse.runtime import process, provider
 from onnxfuse.target.device import Device, Driver
 from tests.cli.conftest import Onnxfuse, Said, chain, lonely
-from tests.cli.schema import problems
+from tests.cli.contract.schema import problems
 from tests.craft.sources import ROOT
 
 

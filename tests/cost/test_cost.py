@@ -66,7 +66,7 @@ def test_every_golden_kernel_has_a_time(path: Path):
         assert (cost_of(kernel, V4) is None) == bool(symbols), name
 
 
-def test_rows_that_meet_in_one_set_of_l1_cost_more():
+def test_rows_that_map_to_one_cache_set_cost_more():
     """Rows of 4 KB lie in the same lines of a cache, those of 4 KB and 64 bytes do not."""
     (same,), (apart,) = (predicted(product(52, depth, 32)).phases for depth in (1024, 1040))
     assert same.compute * 1040 / 1024 > 1.1 * apart.compute
@@ -207,7 +207,7 @@ def test_tasks_that_all_read_the_weights_are_as_many_as_cores(cores: int, first:
     assert few_parts_of(cores, 10**7, first) == (min(first, 1), min(first, 1))
 
 
-def test_the_mean_of_an_end_lies_among_the_ends():
+def test_the_mean_of_bounds_lies_between_them():
     """Panels of 32 columns, the last one short: of a million of them few are looked at."""
     panels = 1 << 20
     p, jn, j = Axis("p", Index.of(panels)), Axis("jn", Index.of(33)), Axis("j", Index.of(32))
@@ -223,7 +223,7 @@ def test_the_mean_of_an_end_lies_among_the_ends():
 
 
 @pytest.mark.parametrize("columns", [32 * 8, 32 * 7 + 16])
-def test_what_is_done_for_some_panels_costs_as_often(columns: int):
+def test_work_of_some_panels_counts_for_those(columns: int):
     """Whole panels in one way, the last one in another: all of them once, not twice."""
     panels = Index.of(8)
     p, jn, j = Axis("p", panels), Axis("jn", Index.of(33)), Axis("j", Index.of(32))

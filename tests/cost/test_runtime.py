@@ -138,12 +138,12 @@ def test_products_of_vectors():
     assert node_seconds(dot, V4) <= node_seconds(row, V4)
 
 
-def test_weights_that_come_round_come_from_memory():
+def test_weights_read_again_in_the_next_run_come_from_memory():
     row = Call("MatMul", (floats(1, 512), floats(512, 512, constant=True)), (floats(1, 512),), {})
     assert node_seconds(row, V4, 1e9) > 1.5 * node_seconds(row, V4)
 
 
-def test_of_a_large_table_only_what_comes_out_is_read():
+def test_only_gathered_rows_of_a_table_count_as_read():
     table = floats(30000, 768, constant=True)
     few = Call("Gather", (table, Tensor(I64, (8,))), (floats(8, 768),), {"axis": 0})
     assert node_seconds(few, V4, 1e9) < 20e-6
@@ -203,7 +203,7 @@ def test_an_activation_costs_nothing_after_a_convolution():
     assert ops(nodes, tensors) == ["Conv", "Relu", "Tanh"]
 
 
-def test_between_codes_the_runtime_works_on_codes():
+def test_the_runtime_computes_on_quantized_values_between_quantized_nodes():
     text = "a = DequantizeLinear q s; b = DequantizeLinear w s; c = Conv a b; y = QuantizeLinear c s"
     shapes = dict.fromkeys(("q", "a", "c", "y"), (1, 64, 28, 28)) | dict.fromkeys(("w", "b"), (64, 64, 3, 3))
     nodes, tensors = chain(text, **shapes)

@@ -21,14 +21,14 @@ def run(number: int, axis: Axis, trips: float, step: int = 1) -> Run:
     return Run(number, axis, trips, step)
 
 
-def test_what_fits_is_fetched_once():
+def test_a_working_set_that_fits_is_fetched_once():
     """100 times over 8 KB: once where the cache holds it, each time where it does not."""
     vectors = Access("x", Index.of(J), 16.0, 4, (run(0, I, 100), run(1, J, 128, 16)))
     assert fetched([vectors], {"x": 8 * KB}, 32 * KB).loads == {"x": 8 * KB}
     assert fetched([vectors], {"x": 8 * KB}, 4 * KB).loads == {"x": 100 * 8 * KB}
 
 
-def test_a_panel_stays_while_rows_pass_by():
+def test_a_panel_stays_in_cache_over_all_rows():
     """Panels outside, rows inside: the panel and one row are in the cache, all rows are not."""
     loops = (run(0, I, 10), run(1, J, 100))
     panel = Access("w", Index.of(I) * 2048, 2048.0, 4, loops)
@@ -46,7 +46,7 @@ def test_lines_of_a_window_overlap():
     assert fetched([taps], {"x": 52 * 4 * KB}, 8 * KB).loads["x"] > 2.5 * found
 
 
-def test_a_column_brings_whole_lines():
+def test_a_strided_column_fetches_whole_cache_lines():
     """Every 256th float: a line each, unless the next column is taken before the lines are gone."""
     down = run(1, J, 64, 1)
     column = Access("x", Index.of(J) * 256, 1.0, 4, (down,))
@@ -56,7 +56,7 @@ def test_a_column_brings_whole_lines():
     assert fetched([columns], {"x": 64 * KB}, 2 * KB).loads["x"] == 16 * 64 * 64
 
 
-def test_taps_at_constant_distances_are_one():
+def test_overlapping_taps_are_fetched_once():
     near = [Access("x", Index.of(J) + 16 * tap, 16.0, 4, (run(0, J, 100, 16),)) for tap in range(3)]
     assert fetched(near, {"x": 1 << 20}, 32 * KB).loads["x"] == pytest.approx(6400, rel=0.05)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
+
+from benchmarks import results
 
 ROOT = Path(__file__).resolve().parents[2]
 PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
@@ -14,19 +17,25 @@ NETWORKS = (
 )  # fmt: skip
 
 
-def table(section: str) -> dict[str, tuple[float, float, float]]:
-    """By network, the first table of a section with all nine: ms of ONNX Runtime, ms of onnxfuse, the ratio."""
+ROW = re.compile(r"^\| ([a-z0-9-]+) +\| +([\d.]+) \| +([\d.]+) \| +([\d.]+)x \|", re.MULTILINE)
+
+
+def section_of(section: str) -> tuple[dict[str, tuple[float, float, float]], str]:
+    """The first table of a section with all nine, by network: ms of the runtime and of onnxfuse, ratio; what follows.
+
+    Where `make bench` has measured all nine, that is the table made from its document.
+    """
     text = PERFORMANCE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    row = re.compile(r"^\| ([a-z0-9-]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+)x \|", re.MULTILINE)
-    found: dict[str, tuple[float, float, float]] = {}
-    for name, *figures in row.findall(text):
-        runtime, ours, ratio = map(float, figures)
-        found.setdefault(name, (runtime, ours, ratio))
-    assert tuple(found) == NETWORKS
-    return found
+    paragraphs = text.split("\n\n")
+    for number, each in enumerate(paragraphs):
+        found = {name: tuple(map(float, figures)) for name, *figures in ROW.findall(each)}
+        if tuple(found) == NETWORKS:
+            return found, "\n\n".join(paragraphs[number + 1 :])  # type: ignore[return-value]  # three figures each
+    raise AssertionError(f"{section} has no table of the nine networks")
 
 
-MACHINES = [table("AMD Zen 5"), table("Intel Xeon with AMX")]
+SECTIONS = [section_of(name) for name in ("AMD Zen 5", "Intel Xeon with AMX")]
+MACHINES = [found for found, _ in SECTIONS]
 MEANS = [math.prod(ratio for *_, ratio in each.values()) ** (1 / len(NETWORKS)) for each in MACHINES]
 LEAST = {name: min(each[name][2] for each in MACHINES) for name in NETWORKS}
 
@@ -38,8 +47,7 @@ def test_ratios_are_quotients_of_the_times_beside_them() -> None:
 
 
 def test_geometric_means_are_those_of_the_tables() -> None:
-    for section, mean in zip(("AMD Zen 5", "Intel Xeon with AMX"), MEANS, strict=True):
-        text = PERFORMANCE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    for (_, text), mean in zip(SECTIONS, MEANS, strict=True):
         said = re.search(r"Geometric means? (?:of minima: )?([\d.]+\d)x", text)
         assert said is not None and abs(float(said[1]) - mean) < 0.0051
 
@@ -59,6 +67,17 @@ def test_the_readme_repeats_the_lower_figure_of_both_machines() -> None:
     named = ("resnet-50", "bert-base", "mobilebert", "segformer-b0")
     wanted = [min(LEAST.values()), max(LEAST.values()), *(LEAST[name] for name in named), *MEANS]
     assert detail.groups() == tuple(f"{figure:.1f}" for figure in wanted)
+
+
+def test_tables_are_those_of_the_documents_that_they_name() -> None:
+    """`python scripts/bench.py --pages` makes them, each with machine, versions, revision and date of its figures."""
+    named = results.sources(PERFORMANCE)
+    assert named, "no table is made from a document"
+    assert sorted(named) == sorted(f"benchmarks/results/{path.name}" for path in results.FOLDER.glob("*.json"))
+    assert results.made(PERFORMANCE) == PERFORMANCE
+    for name in named:
+        document = json.loads((ROOT / name).read_text(encoding="utf-8"))
+        assert document["revision"] and document["date"] in PERFORMANCE and document["revision"] in PERFORMANCE
 
 
 def test_each_decision_record_is_listed_once() -> None:

@@ -23,11 +23,11 @@ from onnxfuse.render.cuda import device_text
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
-from tests.threads import stand_in
+from tests.threads import driver_mock
+from tests.threads.driver_mock import HERE, ON_HOST
 from tests.threads.emulator import compiled, library_of
 from tests.threads.layer import layer
 from tests.threads.scheduled import kernel_of, name_of, scheduled
-from tests.threads.stand_in import HERE, ON_HOST
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -116,7 +116,7 @@ def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Pa
     half = full.halved(models / "layer.onnx", tmp_path)
     options = {"cuda_graph": True, "overwrite": True}
     both = (models / "layer.onnx", half)
-    texts = [stand_in.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1] for path in both]
+    texts = [driver_mock.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1] for path in both]
     arguments = ("full", "--models", str(models))
     found = checked(driver, tmp_path / "result.json", library_of("".join(texts), "full"), *arguments)["full"]
     assert found["ok"] and found["out_of_time"] == 0

@@ -20,7 +20,7 @@ import pytest
 from onnxfuse.build.nvrtc import libraries
 from tests.craft.sources import ROOT
 from tests.kernels.pool_host import compiler
-from tests.threads import stand_in
+from tests.threads import driver_mock
 from tests.threads.layer import layer
 
 pytestmark = [
@@ -41,18 +41,18 @@ class Said:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> stand_in.Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> driver_mock.Built:
     folder = tmp_path_factory.mktemp("verbs")
     onnx.save(layer(), folder / "layer.onnx")
-    return stand_in.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
+    return driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
 
 
-def said(built: stand_in.Built, tmp_path: Path, verb: str, *arguments: str, **environment: str) -> Said:
+def said(built: driver_mock.Built, tmp_path: Path, verb: str, *arguments: str, **environment: str) -> Said:
     """A verb about the layer and what was made of it."""
     log = tmp_path / "calls"
     env = {
         **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
-        "DRIVER_LOG": str(log), **stand_in.ON_HOST, **environment,
+        "DRIVER_LOG": str(log), **driver_mock.ON_HOST, **environment,
     }  # fmt: skip
     models = [str(built.folder / name) for name in ("layer.onnx", "made.onnx")]
     command = [sys.executable, "-m", "cli", verb, *models, "--target", "cuda", "--json", *arguments]
@@ -65,7 +65,7 @@ def launches(calls: list[str]) -> int:
     return sum(call.startswith("launch") for call in calls)
 
 
-def test_kernels_are_verified_in_models_and_each_against_its_body(built: stand_in.Built, tmp_path: Path) -> None:
+def test_kernels_are_verified_in_models_and_each_against_its_body(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "verify", "--groups")
     assert it.code == 0, it.err
     names = [run["name"] for run in it.found["runs"]]
@@ -74,27 +74,27 @@ def test_kernels_are_verified_in_models_and_each_against_its_body(built: stand_i
     assert launches(it.calls) > 2 * sum(g.phases for g in built.result.groups)
 
 
-def test_a_launch_that_is_lost_is_found(built: stand_in.Built, tmp_path: Path) -> None:
+def test_a_launch_that_is_lost_is_found(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "verify", DRIVER_LOSES="1")
     assert it.code == 1
     wrong = [run["name"] for run in it.found["runs"] if not run["ok"]]
     assert wrong and all(name.startswith("with library") for name in wrong)
 
 
-def test_models_are_measured_in_turns(built: stand_in.Built, tmp_path: Path) -> None:
+def test_models_are_measured_in_turns(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "profile", "--duration", "0.2")
     assert it.code == 0, it.err
     assert it.found["speedup"] > 0 and [m["note"] for m in it.found["models"]] == ["", ""]
     assert launches(it.calls) > 3 * sum(g.phases for g in built.result.groups)
 
 
-def test_a_device_that_the_library_has_no_code_for_is_named(built: stand_in.Built, tmp_path: Path) -> None:
+def test_a_device_that_the_library_has_no_code_for_is_named(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "verify", DRIVER_CAPABILITY="75")
     assert it.code == 5
     assert "this machine's GPU cannot run kernels for sm_90 and sm_80 and compute_80" in it.err
     assert not launches(it.calls)
 
 
-def test_of_a_gpu_only_whole_models_are_measured(built: stand_in.Built, tmp_path: Path) -> None:
+def test_of_a_gpu_only_whole_models_are_measured(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "profile", "--level", "op")
     assert it.code == 2 and "only whole models" in it.err

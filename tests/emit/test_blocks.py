@@ -113,7 +113,7 @@ def test_moves_of_single_blocks(shape: tuple[int, ...], steps: Steps, perms: lis
     assert transposes(spell) == perms
 
 
-def test_what_is_read_elsewhere_stays():
+def test_values_with_other_readers_stay():
     spell, last = spelled((2, 3, 4), [("Transpose", (2, 1, 0)), ("Transpose", (1, 0, 2))])
     between = next(n for n in spell.nodes if n.op == "Transpose").outputs[0]
     other = spell.add("Neg", between)
@@ -125,7 +125,7 @@ def test_what_is_read_elsewhere_stays():
 
 
 @pytest.mark.parametrize(("start", "perms"), [(0, [(1, 0, 2), (1, 0)]), (1, [(2, 1, 0)])])
-def test_what_is_cut_off_before_a_chain(start: int, perms: list[tuple[int, ...]]):
+def test_slices_before_a_chain_of_movement(start: int, perms: list[tuple[int, ...]]):
     spell = Spelling(17, {"x": tuple(map(Index.of, (3, 5, 8)))})
     cut = spell.add("Slice", "x", spell.ints((start,)), spell.ints((-1,)), spell.ints((1,)))
     last = spell.add("Neg", spell.add("Transpose", cut, perm=(2, 1, 0)))

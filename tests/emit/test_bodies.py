@@ -251,7 +251,7 @@ def test_a_scalar_constant_stays_a_scalar(tmp_path):
     plans.assert_same(proto, tmp_path / "m.onnx", {"x": random(2, 3, 4)})
 
 
-def test_what_has_no_body_says_why():
+def test_operators_without_a_function_body_give_a_reason():
     proto = model(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[2,600] x, int64[2] t) => (float[A,B] y, float[2,600] z) {

@@ -75,7 +75,7 @@ def test_a_branch_without_groups_keeps_its_bytes(tmp_path: Path):
     assert_same(tmp_path / "m.onnx")
 
 
-def test_what_no_body_reads_any_more_is_not_computed(tmp_path: Path):
+def test_values_that_no_function_body_reads_are_not_computed(tmp_path: Path):
     """The kernel of the first branch takes no shape, so nothing reads s."""
     graph, bodies = loaded()
     written = plans.written(made(graph, bodies, ["n r t", ""], {}), tmp_path / "m.onnx")
@@ -106,7 +106,7 @@ def test_weights_that_both_bodies_computed_are_stored_once(tmp_path: Path):
     assert_same(tmp_path / "m.onnx")
 
 
-def test_a_body_alone_computes_the_extents_that_it_reads(tmp_path: Path):
+def test_extents_read_by_one_body_only_are_computed_there(tmp_path: Path):
     graph, bodies = loaded()
     emitted = made(graph, bodies, ["r t", "k u"], {})
     first, second = emitted.bodies

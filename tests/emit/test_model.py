@@ -242,7 +242,7 @@ def test_the_same_input_gives_the_same_bytes():
     assert [bytes(w.payload()) for w in made[0].weights] == [bytes(w.payload()) for w in made[1].weights]
 
 
-def test_a_model_that_breaks_a_promise_is_caught():
+def test_a_model_that_violates_an_invariant_is_rejected():
     proto = plans.fused(layers(), ["a b"]).proto
     broken = onnx.ModelProto()
     for spoil, message in (

@@ -33,7 +33,7 @@ def now(case: GoldenCase) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
-def test_an_export_takes_the_form_it_is_known_to_take(path: Path) -> None:
+def test_each_export_is_planned_in_its_expected_form(path: Path) -> None:
     case = case_of(path)
     known = tuple(map(int, case.fields["now"].split()))
     found = now(case)
@@ -80,7 +80,7 @@ SHORT = {
 }
 
 
-def test_forms_that_are_not_reached_are_known() -> None:
+def test_expected_forms_that_are_not_reached_are_listed() -> None:
     short = {p.stem for p in CASES if sum(now(case_of(p))[:2]) > int(case_of(p).fields["best"])}
     assert short == set(SHORT)
 

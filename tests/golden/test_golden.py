@@ -19,7 +19,7 @@ def test_there_are_cases() -> None:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
-def test_nothing_changes_unseen(path: Path, request: pytest.FixtureRequest) -> None:
+def test_golden_texts_are_unchanged(path: Path, request: pytest.FixtureRequest) -> None:
     case = read(path)
     now = current(case)
     if request.config.getoption("--update-golden"):
@@ -31,5 +31,5 @@ def test_nothing_changes_unseen(path: Path, request: pytest.FixtureRequest) -> N
 
 
 @pytest.mark.parametrize("path", CASES[:4], ids=lambda p: p.stem)
-def test_the_same_twice(path: Path) -> None:
+def test_two_builds_are_equal(path: Path) -> None:
     assert current(read(path)) == current(read(path))

@@ -11,7 +11,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.bounds import checked
 
 
-def test_a_divisor_that_may_be_nothing():
+def test_a_divisor_that_may_be_zero():
     """A relative shift divides by what is left of an extent; where that is nothing, no place is inside."""
     words, places = Symbol("s0", 0), Symbol("s1", 0)
     rows, columns = Axis("v0_0", Index.of(words)), Axis("v0_1", Index.of(words))
@@ -31,7 +31,7 @@ def test_a_divisor_that_may_be_nothing():
     assert not refused(1, 2) and not refused(3, 6) and not refused(0, 1)
 
 
-def test_a_place_that_nothing_bounds_is_guarded():
+def test_an_unbounded_index_is_guarded():
     """Where a relative shift reads is known to lie inside, but no polynomial says so: memory stays safe by a guard."""
     words, places = Symbol("s0"), Symbol("s1")
     rows, columns = Axis("v0_0", Index.of(words)), Axis("v0_1", Index.of(words))
@@ -43,7 +43,7 @@ def test_a_place_that_nothing_bounds_is_guarded():
     assert isinstance(found.value, Load) and found.value.guards == (Guard(at, Index.of(words)),)
 
 
-def test_a_place_that_surely_leaves_is_refused():
+def test_an_index_that_is_always_out_of_bounds_is_refused():
     words = Symbol("s0")
     row = Axis("v0_0", Index.of(words))
     value = Load("in0", (Index.of(row) + 1,), F32)

@@ -90,7 +90,7 @@ def test_places_of_a_window_are_one_symbol():
     assert [evaluate(twice, lambda s, n=n: n) for n in (1, 2, 3, 4, 9)] == [1, 1, 1, 1, 2]
 
 
-def test_what_may_be_none_says_so():
+def test_extents_that_may_be_zero_are_marked():
     assert only(named(floor_div(H, Index.of(2)))).least == 0
     assert only(halved(H)).least == 1 and only(named(common(H, W))).least == 1
 

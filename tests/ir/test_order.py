@@ -26,11 +26,11 @@ def test_in_order():
     assert early_reads(kernel((copied("in0", "local"), copied("local", "out0")))) == ()
 
 
-def test_the_other_way_round():
+def test_a_read_before_its_store_is_found():
     assert early_reads(kernel((copied("local", "out0"), copied("in0", "local")))) == ("local",)
 
 
-def test_what_a_phase_hands_on():
+def test_buffers_that_later_phases_read():
     assert early_reads(kernel((copied("in0", "shared"),), (copied("shared", "out0"),))) == ()
     assert early_reads(kernel((copied("shared", "out0"),), (copied("in0", "shared"),))) == ("shared",)
 

@@ -140,7 +140,7 @@ def test_reductions(name: str, n: int) -> None:
             check(found, np.asarray(how(terms, axis=1), np.float32), (name, r))
 
 
-def test_ends_are_rounded_outwards() -> None:
+def test_interval_ends_are_rounded_outwards() -> None:
     third = wrapped(Range(1 / 3, 1 / 3), F32)
     assert third.low < 1 / 3 < third.high and third.high - third.low < 1e-7
     assert wrapped(Range(1e-42, 2.0), F32).low == 0  # may be flushed
@@ -196,7 +196,7 @@ def test_parts_of_a_sum_may_overflow_both_ways() -> None:
     assert range_of(half, lambda load: Range(-6e4, 6e4)).nan
 
 
-def test_a_test_for_nan_takes_it_away() -> None:
+def test_a_check_for_nan_excludes_it() -> None:
     x = load("x")
     kept = apply("select", apply("isnan", x), const(0, F32), x)
     assert not range_of(kept, lambda load: ANY).nan

@@ -269,7 +269,7 @@ def test_a_task_that_goes_into_the_next() -> None:
     assert "in0[40]" in found[1]
 
 
-def test_guards_are_heeded() -> None:
+def test_guarded_reads_stay_inside() -> None:
     beyond = Load("in0", (Index.of(AT) + 3,), F32, (Guard(Index.of(AT) + 3, Index.of(40)),), Load("in0", (ZERO,), F32))
     loop = Loop(AT, Index.of(FIRST), Index.of(LAST), "vector", (Store("out0", Index.of(AT), beyond),))
     finder, out = ran(of_phases((loop,)))

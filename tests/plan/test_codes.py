@@ -29,7 +29,7 @@ def test_work_on_more_elements_than_a_product_has():
     assert "E-NUMEL" in {r.code for r in refusals(WIDER, w=(64, 64))}
 
 
-def test_a_group_ends_somewhere():
+def test_group_sizes_are_limited():
     steps = " ".join(f"v{i + 1} = {('Sin', 'Exp')[i % 2]}(v{i})" for i in range(70))
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[64] v0) => (float[64] v70) {{ {steps} }}"""
     assert "E-RESOURCE" in {r.code for r in refusals(text)}

@@ -96,7 +96,7 @@ def test_rows_of_unknown_number_are_the_runtimes() -> None:
     assert planned(b.graph(b.node("Relu", b.node("Add", y, b.weights(64))))) == [("Add", "Relu")]
 
 
-def test_a_kernel_less_is_worth_less_in_a_graph() -> None:
+def test_a_saved_launch_is_worth_less_in_a_cuda_graph() -> None:
     """Behind a kernel of a stream the next begins later: what is saved there is not in a graph."""
     graph = half_layer(64, 128, F32)
     assert planned(graph)[0] == ADDED

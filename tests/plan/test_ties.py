@@ -44,16 +44,16 @@ def left(text: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("coding", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_it_stays(function: str, coding: str, tmp_path: Path):
+def test_functions_with_quantized_results_stay(function: str, coding: str, tmp_path: Path):
     op = function.split(" = ")[1].split(" ")[0]
     assert [name.split("_")[0] for name in left(f"{function} {coding}", tmp_path)] == [op]
 
 
 @pytest.mark.parametrize("coding", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 @pytest.mark.parametrize("function", OTHERS)
-def test_it_may_be_fused(function: str, coding: str, tmp_path: Path):
+def test_functions_without_quantized_results_may_be_fused(function: str, coding: str, tmp_path: Path):
     assert left(f"{function} {coding}", tmp_path) == []
 
 
-def test_without_codes_nothing_stays(tmp_path: Path):
+def test_without_quantizers_nothing_stays(tmp_path: Path):
     assert left("t = Tanh (a)  y = Neg (t)", tmp_path) == []

@@ -225,7 +225,7 @@ NONE = {
     "E-RESOURCE": "a group holds as much as it can",
     "E-LAYOUT": "of several --arch, one is to be named: tests/cli/test_archs.py builds for several",
 }
-ELSEWHERE = {"E-FANOUT": "tests/plan/test_left.py"}
+ELSEWHERE = {"E-FANOUT": "tests/plan/test_complete_refusals.py"}
 
 
 def planned(proto: onnx.ModelProto, **options: Any) -> Result:

@@ -89,7 +89,7 @@ def test_what_is_predicted_slow_stays_with_the_runtime(tmp_path: Path, monkeypat
     assert refusal.unlock == "--min-group 1 makes a kernel of it"
 
 
-def test_the_unlock_unlocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_named_flag_fuses_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fast(monkeypatch, "y")
     assert len(planned(saved(tmp_path, TWO.format(n=512)), min_group=1).groups) == 1
 
@@ -100,7 +100,7 @@ def test_what_wins_at_one_size_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert not refusals(planned(path))
 
 
-def test_microseconds_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_losses_of_microseconds_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fast(monkeypatch, "y")
     assert not refusals(planned(saved(tmp_path, TWO.format(n=1))))
 

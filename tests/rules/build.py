@@ -1,4 +1,4 @@
-"""Short builders of graphs, and evaluation by rows only."""
+"""Short builders of graphs, and their evaluation by the definitions of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of rules says what the engine does."""
+"""The page of rules agrees with the rewrite engine."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from onnxfuse.rewrite import STEPS
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.spectrum import LONGEST
 from tests.rules.build import Build, only, rewritten, same
-from tests.rules.test_coded import coded, decoded, parameters
 from tests.rules.test_codes import chain
 from tests.rules.test_linear_positions import resize
+from tests.rules.test_qlinear import coded, decoded, parameters
 
 Make = Callable[[Build], str]
 
@@ -193,7 +193,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
     "merged-products": (lambda b: _side_by_side(b, "x"), lambda b: _side_by_side(b, "z")),
 }
 SYMBOLS = {"n": 2, "s": 3, "k": 2}
-# What these start from has no row by which values could be compared. test_spectrum.py compares transforms with NumPy's,
+# What these start from has no row by which values could be compared. test_fourier.py compares transforms with NumPy's,
 # and a Squeeze without axes has the rank that its symbols give it.
 WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeeze-last"}
 

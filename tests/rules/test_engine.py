@@ -208,7 +208,7 @@ def test_a_broken_promise_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         rewrite(graph, Options())
 
 
-def test_a_rule_that_fires_for_ever_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_does_not_terminate_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_FIRINGS_PER_NODE", 0)
     with pytest.raises(OnnxFuseError, match=r"fired 1 times \(--disable"):
         rewrite(small(), Options())

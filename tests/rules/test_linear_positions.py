@@ -320,7 +320,7 @@ def test_other_pools_stay() -> None:
 # Both -----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_follows_from_each_other() -> None:
+def test_rewrites_enable_each_other() -> None:
     """The decoder of SegFormer: projections of tokens, enlarged, side by side, fused by a convolution."""
     b = Build()
     levels = []

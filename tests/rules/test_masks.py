@@ -1,4 +1,4 @@
-"""Gathers of everything are movement, masks that hold everywhere vanish, and what read them stays right."""
+"""Gathers of all elements become movement, masks that are always true are removed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def scores_of(b: Build, mask: str) -> list[str]:
     return [b.node("Add", b.input("x", 2, 2, 3, 3), added)]
 
 
-def test_what_is_expanded_for_readers_that_broadcast_stays_small() -> None:
+def test_an_expand_before_broadcasting_readers_is_removed() -> None:
     b = Build()
     shape = b.node("Shape", b.input("x0", "n", 2, "s", "s"))
     seen = b.node("Expand", b.input("mask", 1, 1, "s", 1, dtype=BOOL), shape)

@@ -117,7 +117,7 @@ def test_transposed_keys_of_symbolic_extents_are_one_transpose() -> None:
     same(before, after, {"n": 2, "s": 5})
 
 
-def test_splitting_and_merging_heads_is_nothing() -> None:
+def test_splitting_and_merging_heads_cancels() -> None:
     b = Build()
     x = b.input("x", "n", "s", 12)
     split = b.node("Transpose", b.node("Reshape", x, b.ints(0, 0, 3, 4)), perm=(0, 2, 1, 3))
@@ -175,7 +175,7 @@ def test_elementwise_work_comes_before_a_squeeze_that_may_change_the_rank() -> N
 
 
 @pytest.mark.parametrize("other", [(1,), (3,)])
-def test_but_not_what_may_broadcast_or_is_read_elsewhere(other: tuple[int, ...]) -> None:
+def test_squeezes_with_broadcasting_or_other_readers_stay(other: tuple[int, ...]) -> None:
     b = Build()
     y = b.node("Squeeze", b.input("x", "n", 1, "s"))
     y = b.node("Add", y, b.constant(np.ones(other, np.float32)))

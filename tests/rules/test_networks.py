@@ -1,4 +1,4 @@
-"""Small networks of both exporters: what is left of them, and that it means the same."""
+"""Small networks of both exporters: which nodes are left after rewriting, and equal results."""
 
 from __future__ import annotations
 

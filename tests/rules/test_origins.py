@@ -1,4 +1,4 @@
-"""Nodes that rewrites make stand for the nodes whose work they do, so that two kernels do not claim one product."""
+"""Nodes made by rewrites are attributed to the original nodes whose work they do, each to one."""
 
 from __future__ import annotations
 

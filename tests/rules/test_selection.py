@@ -1,4 +1,4 @@
-"""Selections move in front of what treats each place of their axis alike, and stay where something does not."""
+"""Slice and Gather move before operators that treat positions of their axis independently, and only before those."""
 
 from __future__ import annotations
 

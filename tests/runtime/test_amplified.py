@@ -1,4 +1,4 @@
-"""Outputs of quantized models whose steps are amplified: a limit from several draws, and lengths that codes decide."""
+"""Quantized models that amplify rounding: limits from several perturbations, and outputs of data-dependent length."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Verdict], l
     return drawn, once, draws
 
 
-def test_one_draw_would_blame_kernels_that_are_right(verdicts: tuple[list[Verdict], list[Verdict], list[int]]) -> None:
+def test_a_single_perturbation_would_reject_correct_kernels(
+    verdicts: tuple[list[Verdict], list[Verdict], list[int]],
+) -> None:
     drawn, once, draws = verdicts
     blamed = [sum(not each.ok for each in of) for of in (drawn, once)]
     assert blamed[1] >= 3, "the models amplify"
@@ -96,7 +98,7 @@ def test_a_percent_on_all_inputs_is_found(tmp_path: Path) -> None:
     assert (found.ok, len(of.perturbed)) == (False, original._DRAWS) and len(of.sets) > 1
 
 
-def test_no_draw_excuses_another_function(tmp_path: Path) -> None:
+def test_no_perturbation_accepts_another_function(tmp_path: Path) -> None:
     of = baseline(layers(), tmp_path / "m.onnx")
     found = verdict(of, [[-value for value in each] for each in of.expected])
     assert (found.ok, len(of.perturbed)) == (False, original._DRAWS)

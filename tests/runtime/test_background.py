@@ -1,4 +1,4 @@
-"""Work beside the build: its result or its error comes back, and none of it outlives the build."""
+"""Background work of a build: its result or error is returned, and it ends with the build."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_error_is_raised_where_the_result_is_asked_for():
             beside.result("it", lambda: None)
 
 
-def test_what_is_under_way_ends_with_the_context():
+def test_running_work_ends_with_the_context():
     ended: list[str] = []
 
     def waits(stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Distances and limits are what their docstrings say, for every kind of number."""
+"""Distances and limits of the comparison, for every element type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured stays on disk, whoever writes at the same time or dies while writing."""
+"""The measurement database under concurrent writers and killed processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random inputs are ones that the model can take: indices in range, masks of 0 and 1, extents that fit together."""
+"""Random inputs that a model accepts: indices in range, masks of 0 and 1, consistent extents."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_index_into_a_symbolic_extent(tmp_path: Path):
         assert 0 <= each["i"].min() <= each["i"].max() < each["x"].shape[1]
 
 
-def test_extents_without_a_name_come_to_agree_by_trial(tmp_path: Path):
+def test_unnamed_extents_are_matched_by_trial_runs(tmp_path: Path):
     path = saved(
         tmp_path,
         [helper.make_node("MatMul", ["a", "w"], ["aw"]), helper.make_node("Add", ["aw", "b"], ["y"])],
@@ -164,7 +164,7 @@ def test_the_second_set_repeats_two_values(tmp_path: Path):
     assert len(np.unique(second["image"])) > 200
 
 
-def test_one_set_has_to_do_where_runs_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_slow_models_get_one_set_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = embedding(tmp_path)
     session = engine.open_session(str(path), engine.options())
     monkeypatch.setattr(trial, "LONG_RUN", 0.0)
@@ -191,7 +191,7 @@ def test_a_model_that_nothing_suits_says_why(tmp_path: Path):
         sets_of(session, path)
 
 
-def test_numbers_are_preferred_to_nan(tmp_path: Path):
+def test_inputs_without_nan_in_the_outputs_are_preferred(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("ReduceProd", ["a"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, [40])}, ["y"])
     session = engine.open_session(str(path), engine.options())
@@ -274,7 +274,7 @@ def test_files_that_do_not_fit(tmp_path: Path):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(), (100,), (3, 5)])
-def test_a_nudge_is_one_rounding(dtype: type, shape: tuple[int, ...]):
+def test_a_perturbation_is_one_rounding(dtype: type, shape: tuple[int, ...]):
     x = np.asarray(np.random.default_rng(0).standard_normal(shape)).astype(dtype)
     moved = feeds.nudged({"x": x}, 1)["x"]
     assert (moved.shape, moved.dtype) == (x.shape, x.dtype)
@@ -284,7 +284,7 @@ def test_a_nudge_is_one_rounding(dtype: type, shape: tuple[int, ...]):
     assert (apart <= epsilon).all()
 
 
-def test_a_nudge_leaves_the_rest_alone():
+def test_a_perturbation_keeps_integers_and_masks():
     given = {
         "int": np.arange(5),
         "mask": np.array([0.0, 1.0, 1.0], np.float32),

@@ -216,7 +216,7 @@ def test_of_several_the_first_that_the_machine_has(tmp_path: Path, monkeypatch: 
     assert gain(twice.several(tmp_path, best=("none-such",), good=("none-such",))) == 0
 
 
-def test_the_word_to_libraries_ends_with_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_library_settings_end_with_the_session_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ONNXFUSE_ISA", "theirs")
     engine.options(libraries=[str(twice.several(tmp_path, good=()))], isa="good")
     assert os.environ["ONNXFUSE_ISA"] == "theirs"
@@ -274,7 +274,7 @@ def test_the_text_is_a_function_of_its_arguments():
     ("domain", "symbols", "features"),
     [("onnxfuse.x", ["a b"], ()), ("onnxfuse.x", [], ()), ('a"b', ["a"], ()), ("onnxfuse.x", ["a"], ("avx1024",))],
 )
-def test_what_cannot_be_spelled_is_refused(domain: str, symbols: list[str], features: tuple[str, ...]):
+def test_library_names_that_cannot_be_quoted_are_refused(domain: str, symbols: list[str], features: tuple[str, ...]):
     with pytest.raises(OnnxFuseError, match="render: "):
         ort_glue.registration(domain, [ort_glue.Variant("any", tuple(symbols), features)])
 

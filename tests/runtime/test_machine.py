@@ -1,4 +1,4 @@
-"""Calibration measures what a `Target` row states, and what was measured is found again. No test is on a figure."""
+"""Calibration of a machine: what is measured, and that it is cached. No test depends on a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles hold what was measured, by node and by origin; what fails to run fails in one line. No test is on time."""
+"""Profiles by node and by original node; failures are one line. No test depends on a time."""
 
 from __future__ import annotations
 

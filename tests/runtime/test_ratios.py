@@ -1,4 +1,4 @@
-"""Ratios of noisy times: the interval holds what is true, and a verdict is rather left open than wrong. No clock."""
+"""Ratios of noisy simulated times: confidence intervals cover the true ratio, and verdicts may be inconclusive."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def verdicts(slower: float, busy: float, count: int, limit: float = 0.03) -> lis
 
 
 @pytest.mark.parametrize(("busy", "count"), [(0.0, 60), (0.4, 400), (0.7, 1200)])
-def test_the_same_is_not_called_slower(busy: float, count: int):
+def test_equal_models_are_not_called_slower(busy: float, count: int):
     found = verdicts(1.0, busy, count)
     assert found.count(SLOWER) <= RUNS * 0.02
     assert found.count(INCONCLUSIVE) <= RUNS * 0.2
 
 
 @pytest.mark.parametrize(("slower", "busy", "count"), [(1.05, 0.0, 100), (1.1, 0.4, 200), (1.1, 0.7, 900)])
-def test_what_is_slower_is_found(slower: float, busy: float, count: int):
+def test_a_slower_model_is_found(slower: float, busy: float, count: int):
     found = verdicts(slower, busy, count)
     assert found.count(SLOWER) >= RUNS * 0.9
     assert found.count(NOT_SLOWER) == 0
 
 
 @pytest.mark.parametrize("busy", [0.0, 0.1, 0.3, 0.6])
-def test_the_interval_holds_what_is_true(busy: float):
+def test_intervals_cover_the_true_ratio(busy: float):
     held = []
     for seed in range(RUNS):
         rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ def spells(rng: np.random.Generator, count: int, turns: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("lasting", [2.0, 8.0, 20.0])
-def test_turns_that_hang_together_are_fewer_than_they_seem(lasting: float):
+def test_correlated_turns_count_as_fewer(lasting: float):
     """Each side has spells of its own, as when its threads share a core for a while."""
     held, left_open = [], []
     for seed in range(RUNS):
@@ -80,7 +80,7 @@ def test_turns_that_hang_together_are_fewer_than_they_seem(lasting: float):
 
 
 @pytest.mark.parametrize("rare", [0.02, 0.08])
-def test_a_least_time_that_is_rare_is_not_taken_for_usual(rare: float):
+def test_rare_minima_do_not_decide(rare: float):
     """Turns are of three kinds, the best one seldom met, as where two threads hardly ever have both cores."""
     held = []
     for seed in range(RUNS):
@@ -92,14 +92,14 @@ def test_a_least_time_that_is_rare_is_not_taken_for_usual(rare: float):
     assert np.mean(held) > 0.92
 
 
-def test_looking_again_is_paid_for():
+def test_repeated_looks_widen_the_interval():
     rng = np.random.default_rng(1)
     first, second = turns(rng, 1.0, 80, 0.0), turns(rng, 1.0, 80, 0.0)
     once, thrice = ratio(first, second), ratio(first, second, looks=3)
     assert thrice.low < once.low <= once.value == thrice.value <= once.high < thrice.high
 
 
-def test_few_turns_say_little_and_many_say_more():
+def test_intervals_shrink_with_more_turns():
     rng = np.random.default_rng(2)
     first, second = turns(rng, 1.0, 400, 0.0), turns(rng, 1.0, 400, 0.0)
     widths = [math.log(r.high / r.low) for n in (6, 25, 26, 100, 400) for r in [ratio(first[:n], second[:n])]]
@@ -130,7 +130,7 @@ def test_levels_at_different_times():
     assert quotient(Ratio(1.0, 0.0, math.inf, 3), then).high == math.inf
 
 
-def test_the_other_way_round_and_wider():
+def test_the_inverse_ratio_and_a_wider_interval():
     found = Ratio(2.0, 1.6, 2.5, 9)
     assert (found.inverse.value, found.inverse.low, found.inverse.high) == (0.5, 0.4, 0.625)
     assert Ratio(1.0, 0.0, math.inf, 1).inverse == Ratio(1.0, 0.0, math.inf, 1)

@@ -1,4 +1,4 @@
-"""`session` loads the library that a model names, from its own folder, if it is the right one, and nothing else."""
+"""`session` loads the library that a model names, from the model's folder, if its hash matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of inputs come from weights, constants and trials, so that models run which say little about their inputs."""
+"""Sizes of random inputs are derived from weights, constants and trial runs."""
 
 from __future__ import annotations
 

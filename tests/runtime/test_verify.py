@@ -1,4 +1,4 @@
-"""Verification passes what is right in all four ways, finds what is not, and says when it cannot tell."""
+"""Verification in four modes: correct results pass, wrong ones are found, and undecided is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of attention as kernels for GPUs make it: windows, masks, shared keys, a cache, all floating types."""
+"""Cases of attention for GPU kernels: windows, masks, shared keys, a cache, all floating types."""
 
 from __future__ import annotations
 

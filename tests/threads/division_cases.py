@@ -1,4 +1,4 @@
-"""Rows and elements of shapes that only kernels for GPUs divide in a way of their own."""
+"""Shapes of rows and elements that GPU kernels parallelize in their own way."""
 
 from __future__ import annotations
 

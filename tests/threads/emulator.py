@@ -1,4 +1,4 @@
-"""The CUDA text of kernels of threads, compiled for the host and run there."""
+"""CUDA text of GPU kernels, compiled for the host and run there."""
 
 from __future__ import annotations
 

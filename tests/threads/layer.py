@@ -1,4 +1,4 @@
-"""A small transformer layer as exporters write it: attention with a mask, LayerNorm behind residuals, GELU by erf."""
+"""A small transformer layer as exporters write it: masked attention, residuals, LayerNorm, GELU by erf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the driver for a launch that no device takes, or hardly, and says whether it was refused."""
+"""Asks the driver mock for launches beyond the limits of a device, and reports whether it refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of products: of few rows, as decoding has them, and of tiles, with all that may stand around them."""
+"""Cases of products for GPU kernels: of few rows, as in decoding, and tiled ones, with prologues and epilogues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of the kernel tests' cases as they are made for GPUs, and their CUDA text as libraries for the host."""
+"""GPU schedules of the kernel tests' cases, and their CUDA text as host libraries."""
 
 from __future__ import annotations
 

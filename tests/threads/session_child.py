@@ -1,4 +1,4 @@
-"""Runs a model with a library in a process whose environment says which driver there is."""
+"""Runs a model with a library in a process whose environment names the CUDA driver to load."""
 
 from __future__ import annotations
 

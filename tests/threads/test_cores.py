@@ -1,4 +1,4 @@
-"""The CPU's register tile and matrix unit are cores like those of a GPU: a tile is its core, step by step."""
+"""The CPU's register tile and AMX as matrix instructions: a tile equals its instruction, applied step by step."""
 
 from __future__ import annotations
 

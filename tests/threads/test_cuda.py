@@ -1,4 +1,4 @@
-"""Kernels of threads as CUDA: run on the host, and compiled by NVIDIA's compiler where its package is installed."""
+"""GPU kernels as CUDA: run on the host, and compiled by NVRTC where it is installed."""
 
 from __future__ import annotations
 

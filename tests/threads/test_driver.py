@@ -1,4 +1,4 @@
-"""The stand-ins for driver and device are no better than they say: what no device runs, they do not."""
+"""The mocks of driver and device refuse what a device refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What neighbourhoods become on a GPU: one phase each, all that is read loaded once, in accesses of 16 bytes."""
+"""GPU schedules of elementwise operators and reductions: one phase, each input read once, 16-byte accesses."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from models.small.swin import swin
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.report.result import Result
 from tests.kernels.pool_host import compiler
-from tests.threads import stand_in
+from tests.threads import driver_mock
+from tests.threads.driver_mock import HERE, ON_HOST, Ran
 from tests.threads.layer import ROWS, WIDTH, layer
-from tests.threads.stand_in import HERE, ON_HOST, Ran
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -42,7 +42,7 @@ BODIES = "function bodies run instead of the kernels"
 class Built:
     """A layer built for GPUs, inputs for it, and what it makes of them."""
 
-    made: stand_in.Built
+    made: driver_mock.Built
     inputs: Path
     wanted: np.ndarray[Any, Any]
 
@@ -56,7 +56,7 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("gpu")
     onnx.save(layer(), folder / "layer.onnx")
-    made = stand_in.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
+    made = driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
     rng = np.random.default_rng(1)
     feeds = {"x": rng.normal(size=(3, ROWS, WIDTH)), "mask": -np.abs(rng.normal(size=(3, 1, 1, ROWS)))}
     feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
@@ -67,7 +67,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def ran(built: Built, tmp_path: Path, **how: Any) -> Ran:
     """Two runs in a process of its own."""
-    return stand_in.ran(built.made, built.inputs, tmp_path, **how)
+    return driver_mock.ran(built.made, built.inputs, tmp_path, **how)
 
 
 def assert_right(built: Built, made: Ran) -> None:
@@ -190,10 +190,10 @@ def test_windows_of_a_whole_network_run_on_the_stream(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", **feeds)
     session = onnxruntime.InferenceSession(tmp_path / "windows.onnx", providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, feeds)
-    made = stand_in.built_for_gpus(tmp_path / "windows.onnx", tmp_path, ("sm_80",))
+    made = driver_mock.built_for_gpus(tmp_path / "windows.onnx", tmp_path, ("sm_80",))
     attentions = [g for g in made.result.groups if list(g.ops).count("MatMul") == 2]
     assert len(attentions) == 2 and all("Softmax" in g.ops and g.phases == 1 for g in attentions)
-    found = stand_in.ran(made, tmp_path / "inputs.npz", tmp_path, DRIVER_CAPABILITY="80", **ON_HOST)
+    found = driver_mock.ran(made, tmp_path / "inputs.npz", tmp_path, DRIVER_CAPABILITY="80", **ON_HOST)
     assert found.status == "kernels for sm_80"
     assert not [c for c in found.calls if c.startswith("refused")]
     for got in found.outputs:

@@ -1,4 +1,4 @@
-"""Products of many rows as kernels for GPUs: right with every tile, in any order of threads, and not spilled."""
+"""Tiled products on GPUs: correct with every tile, in any order of threads, without spills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of few rows as kernels for GPUs: right in any order of threads, not spilled, and planned where they pay."""
+"""Products of few rows on GPUs: correct in any order of threads, without spills, fused where predicted faster."""
 
 from __future__ import annotations
 

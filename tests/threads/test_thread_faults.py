@@ -1,4 +1,4 @@
-"""Faults planted in kernels of threads are found by `verify`, or by the interpreter; a test says by which."""
+"""Faults planted in GPU kernels are found by `verify` or by the interpreter, as stated for each."""
 
 from __future__ import annotations
 

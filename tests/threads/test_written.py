@@ -1,4 +1,4 @@
-"""Kernels of threads are verified, and the interpreter computes what their graphs mean."""
+"""Hand-written GPU kernels: verified, and the interpreter computes what their graphs define."""
 
 from __future__ import annotations
 

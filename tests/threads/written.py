@@ -1,4 +1,4 @@
-"""Kernels of threads, written by hand, and the graphs that say what they compute."""
+"""Hand-written GPU kernels, and the graphs that define what they compute."""
 
 from __future__ import annotations
 

@@ -60,6 +60,23 @@ def test_a_page_is_true(page: str, here: Path):
                 assert any(masked(line) in each for each in said), f"{command} does not say: {line}"
 
 
+def test_the_readme_leads_to_a_faster_model_of_ones_own_in_three_commands(here: Path):
+    """Install, fuse, measure; the last two run as they are written."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    install, fuse = (text.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("Install", "Fuse a model"))
+    lines = [line for part in (install, fuse) for kind, block in _BLOCK.findall(part) for line, _ in runs(block)]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert [words[:2] for words in commands] == [["pip", "install"]] * 2 + [
+        ["onnxfuse", v] for v in ("optimize", "profile")
+    ]
+    assert commands[0][2] == ".[cpu]" and commands[1][2] == ".[cpu,zig]", "one or the other"
+    (here / "model.onnx").write_bytes(model_bytes("tiny-bert.decomposed"))
+    for words in commands[2:]:
+        done = process.run((sys.executable, "-m", "onnxfuse_cli", *words[1:]), env={"ONNXFUSE_CACHE_DIR": str(CACHE)})
+        assert done.code == 0, done.err
+    assert "speedup" in done.out
+
+
 def test_every_wish_has_a_command_with_known_flags():
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", (DOCS / "wants.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, 17))

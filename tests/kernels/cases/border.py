@@ -1,4 +1,4 @@
-"""Cases between nodes of the runtime: images whose lines lie side by side, in every form of a kernel; turned blocks."""
+"""Cases between nodes of the runtime: channels-first images in every form of a kernel, and transposition by blocks."""
 
 from __future__ import annotations
 

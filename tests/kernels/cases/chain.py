@@ -1,4 +1,4 @@
-"""Cases of contractions behind contractions: rows that fill tiles and that do not, residuals, images, norms behind."""
+"""Cases of consecutive contractions: full and partial tiles, residuals, images, normalizations behind them."""
 
 from __future__ import annotations
 

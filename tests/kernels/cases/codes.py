@@ -1,4 +1,4 @@
-"""Products of 8-bit codes: both signs, zero points of all kinds, depths that are odd."""
+"""Products of 8-bit quantized values: signed and unsigned, zero points of all kinds, odd depths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of convolutions between images whose lines lie side by side, in every form that such a group has."""
+"""Cases of convolutions between channels-first images, in every form that such a group has."""
 
 from __future__ import annotations
 

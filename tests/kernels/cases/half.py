@@ -1,4 +1,4 @@
-"""Cases of contractions whose weights are held in 16 bits: graphs of float16, and of float32 with weights rounded.
+"""Cases of contractions with weights stored in 16 bits: graphs of float16, and of float32 with rounded weights.
 
 The numbers that are multiplied can be held in 16 bits, so that the bounds are those of the sums in float32.
 """

@@ -1,4 +1,4 @@
-"""Kernels of single operators: for each row and element type, the largest case that the meaning is tested with."""
+"""Kernels of single operators: for each row and element type, the largest case of the tests of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of scans: along every axis, at odd sizes and open ones, with something computed before and behind."""
+"""Cases of prefix sums: along every axis, at odd and symbolic sizes, with producers and consumers fused."""
 
 from __future__ import annotations
 

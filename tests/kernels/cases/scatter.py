@@ -1,4 +1,4 @@
-"""Cases of scatters: what is combined at looked-up places, along which axes, and what stands before and behind it."""
+"""Cases of scatters: every reduction at computed indices, along which axes, with producers and consumers fused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of Winograd's algorithm: rims of images, odd channels, what reads the result, each way to divide the work."""
+"""Cases of Winograd's algorithm: image borders, odd channels, fused consumers, each parallelization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels between nodes of the runtime: which exchange their sides, and which turn blocks in registers."""
+"""Kernels between nodes of the runtime: which swap their operands, and which transpose blocks in registers."""
 
 from __future__ import annotations
 

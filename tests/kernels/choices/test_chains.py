@@ -1,4 +1,4 @@
-"""Kernels of contractions behind contractions are stages of one phase where they can be."""
+"""Consecutive contractions are stages of one phase where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels whose images lie line by line: which form is taken, and what each of them is made of."""
+"""Convolutions on channels-first images: which form is chosen, and the loops and tiles of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of scheduling: a fault in one of them is found behind it, and its name is told."""
+"""Scheduling passes: a fault in one is found right after it, and the pass is named."""
 
 from __future__ import annotations
 

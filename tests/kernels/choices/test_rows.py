@@ -1,4 +1,4 @@
-"""What is chosen for rows: softmax in its cheaper form where nobody sees its parts, large outputs past the caches."""
+"""Schedules of rows: softmax in its cheaper form where its parts have no other reader, streaming stores."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_parts_of_a_softmax(graph: Graph, combine: str) -> None:
         ("attention_masked", False),
     ],
 )
-def test_keys_that_a_tile_of_rows_does_not_see_are_left_out(name: str, ends: bool) -> None:
+def test_key_blocks_masked_for_a_whole_tile_are_skipped(name: str, ends: bool) -> None:
     kernel = kernel_of(next(c for c in FUNCTIONS if c.name == name), CPUS[TARGET])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body)]
@@ -104,7 +104,7 @@ ODD = (
 
 
 @pytest.mark.parametrize(("sizes", "pieces"), [((20, 33, 9), 3), ((40, 3, 21), 1)])
-def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, ...], pieces: int) -> None:
+def test_sums_of_concatenated_rows_are_taken_by_operand(sizes: tuple[int, ...], pieces: int) -> None:
     b = Build(12)
     x = b.node("Concat", *(b.input(f"x{i}", 5, n) for i, n in enumerate(sizes)), axis=1)
     kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), CPUS[TARGET])
@@ -116,7 +116,7 @@ def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
-def test_odd_numbers_show_where_they_should(case: Case, target: str) -> None:
+def test_nan_and_infinity_appear_where_defined(case: Case, target: str) -> None:
     verified(ODD, case, target)
 
 
@@ -161,7 +161,7 @@ def test_long_strided_rows_are_transposed_in_blocks(channels: int, turned: bool)
     assert len(made.phases) == 1 + turned
 
 
-def test_squares_that_are_summed_have_the_layout_of_the_result() -> None:
+def test_sums_of_squares_keep_the_layout_of_the_result() -> None:
     """A sum of squares is no product: no value is turned to sum it, and turned back."""
     made = kernel_of(Case("g", statistics_between(2048, 4)), CPUS[TARGET])
     assert isinstance(made, Kernel)

@@ -1,4 +1,4 @@
-"""What the schedule chooses for shapes that stand for many: tiles, packed operands, where loops are cut."""
+"""Schedules of representative shapes: tile sizes, packed operands, where loops are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Winograd's algorithm: its matrices filter exactly, it is taken where it pays, and what one NaN does to a result."""
+"""Winograd's algorithm: exact transforms, chosen where predicted faster, and the reach of a NaN."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ SHAPES = {  # of ResNets and others: image, filters, whether it pays
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_it_is_taken_where_it_is_predicted_to_pay(name: str) -> None:
+def test_winograd_is_chosen_where_predicted_faster(name: str) -> None:
     x, filters, pays = SHAPES[name]
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
     assert by_winograd(case) is pays
@@ -154,7 +154,7 @@ BOUNDED = [
 
 
 @pytest.mark.parametrize(("name", "target"), BOUNDED)
-def test_what_is_not_scheduled_would_not_have_been_taken(
+def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
     name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is below what is predicted, and without it kernels are the same, for more work."""

@@ -1,0 +1,1 @@
+"""What the command line promises: every flag, exit code, example and JSON schema of every verb."""

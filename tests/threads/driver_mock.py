@@ -1,0 +1,87 @@
+"""A model built for GPUs, and sessions of it over a mock of the CUDA driver: kernels run as host code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.backends import BACKENDS
+from onnxfuse.build import Library
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.run import optimize
+from onnxfuse.render.source import Source
+from onnxfuse.report.result import Result
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import compile_library
+from tests.threads.emulator import library_of
+
+HERE = Path(__file__).parent
+ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folder of the driver."""
+
+    folder: Path
+    result: Result
+    kernels: Path
+    driver: Path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What two runs of a session gave, what the library said of itself, and what the driver was asked for."""
+
+    outputs: Sequence[np.ndarray[Any, Any]]
+    status: str
+    calls: Sequence[str]
+
+
+def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tuple[Result, str]:
+    """The model optimized as a user does it, and the text of its kernels."""
+    seen: list[Source] = []
+    row = BACKENDS["cuda"]
+
+    def build(sources: Sequence[Source], *others: Any, **more: Any) -> Library:
+        seen[:] = sources
+        return row.build_library(sources, *others, **more)
+
+    calls = Calls(backends={"cuda": replace(row, build_library=build)})
+    given = {"target": "cuda", "arch": tuple(arch), "calls": calls, "cache_dir": str(CACHE), "strict": True}
+    result = optimize(model, out, **given, **options)
+    return result, "".join(s.text for s in seen)
+
+
+def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
+    """The model optimized into a folder that is there."""
+    result, text = optimized(model, folder / "made.onnx", arch)
+    driver = folder / "driver"
+    driver.mkdir()
+    made = compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",))
+    (driver / "libcuda.so.1").symlink_to(made)
+    return Built(folder, result, library_of(text, model.stem.replace("-", "_")), driver)
+
+
+def ran(built: Built, inputs: Path, place: Path, *, driver: bool = True, **environment: str) -> Ran:
+    """Two runs of a session in a process of its own, on the arrays of an .npz file; what it writes goes to `place`."""
+    log, out = place / "calls", place / "out.npz"
+    env: Mapping[str, str] = {
+        **os.environ, "LD_LIBRARY_PATH": str(built.driver) if driver else "", "DRIVER_KERNELS": str(built.kernels),
+        "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1]), **environment,
+    }  # fmt: skip
+    arguments = (built.folder / "made.onnx", built.folder / "libmade.so", built.result.domain, inputs, out)
+    command = [sys.executable, str(HERE / "session_child.py"), *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = np.load(out)
+    calls = log.read_text().splitlines() if log.exists() else []
+    return Ran([found[name] for name in found.files], json.loads(done.stdout)["status"], calls)
