@@ -78,7 +78,7 @@ class Percent(click.ParamType[float]):
 
 
 class Tolerance(click.ParamType[float]):
-    """A number that is not below 0."""
+    """A finite number that is not below 0."""
 
     name = "tolerance"
 
@@ -88,7 +88,7 @@ class Tolerance(click.ParamType[float]):
             found = float(value)
         except ValueError:
             found = -1.0
-        if not found >= 0.0:
+        if not 0.0 <= found < float("inf"):
             self.fail(f"{value!r} is not a tolerance; for example 1e-4", param, ctx)
         return found
 

@@ -30,6 +30,8 @@ def files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
     for name, path in zip(names, paths, strict=True):
         if name == STREAM:
             path.write_bytes(show.given())
+        elif path.exists() and not path.is_file():
+            raise UsageError(f"{verb}: {name} is not a regular file", hint="name a .onnx file; - is standard input")
         elif not path.is_file():
             raise UsageError(f"{verb}: there is no file {name}", hint="check the spelling")
     return paths

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
@@ -18,7 +19,7 @@ from onnxfuse.ir.dtype import F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, never_below_zero
-from onnxfuse.ir.indexing import product, transform
+from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
@@ -32,6 +33,7 @@ __all__ = ["Lowered", "has_reduction", "lower"]
 LARGEST = 1000  # nodes of an expression tree above which a value is materialized
 LONGEST = 32  # atoms of an index above which a value is materialized
 MOST = 1 << 60  # bytes of a value: offsets are 64-bit integers
+OPEN = 1 << 10  # what a symbolic extent counts for
 
 
 def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
@@ -65,8 +67,8 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
 
 
 def _bytes(t: TensorType) -> int:
-    """The size of a value; 0 where an extent is symbolic."""
-    return (product(t.shape).constant or 0) * t.dtype.bytes
+    """The size of a value, with symbolic extents of OPEN elements."""
+    return prod(OPEN if e.constant is None else e.constant for e in t.shape) * t.dtype.bytes
 
 
 def _read_by_body(group: Group, graph: Graph, rows: Table) -> list[str]:

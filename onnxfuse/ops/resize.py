@@ -24,6 +24,7 @@ from onnxfuse.ops.stretch import NEAREST, TIE, Manner, Read, Stretch, Tapped, st
 
 F = np.float32
 UNIT = 2.0**-30  # fixed-point unit of weights in tables
+LONGEST = 1 << 22  # elements of an axis for which there is a table
 FEW = 4  # taps of an axis up to which the sum is unrolled
 Array = np.ndarray[Any, Any]
 
@@ -244,6 +245,8 @@ def resize(view: View) -> tuple[Definition, ...]:
         raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: its rounding is specific to ONNX Runtime", FLOATS)
     if ZERO in view.shape(0):
         raise view.refuse("E-NO-KERNEL", "the tensor is empty", "none: it has no elements to choose from")
+    if any(made[i].static and (made[i].extent.constant or 0) > LONGEST for i in busy):
+        raise view.refuse("E-RESOURCE", f"an axis is resized to more than {LONGEST} elements", "resize to fewer")
     stages, shape = Stages(view), list(view.shape(0))
     value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
     for i in reversed(busy):

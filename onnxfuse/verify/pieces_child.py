@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto
 
-from onnxfuse.errors import DeviceError
+from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.runtime import engine, feed_limits, feeds, process
 from onnxfuse.verify import compare, trial
 from onnxfuse.verify.pieces import Piece, behind, cut, origin_of, pieces, shared_names, transposed
@@ -31,7 +31,7 @@ def errors(
     dims: Mapping[str, int], rtol: float | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Each piece of `b` on values of `a`: its error with the libraries and, where that is too much, without them."""
-    first, second = onnx.load(a), onnx.load(b)
+    first, second = _whole(a), _whole(b)
     found = []
     values = _inputs(a, custom, inputs, seed, dims)
     layouts = _layouts(first, second, values, custom)
@@ -39,6 +39,17 @@ def errors(
         known = _values(first, [v for p in some for v in (*p.inputs, *p.outputs)], values, custom)
         found += [_compared(second, piece, layouts, known, libraries, custom, rtol) for piece in some]
     return found
+
+
+def _whole(path: str) -> ModelProto:
+    """A model with its external data. Raises UsageError and ModelError."""
+    model = feed_limits.load_proto(Path(path))
+    try:
+        onnx.load_external_data_for_model(model, str(Path(path).parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as problem:
+        said = str(problem).splitlines()[0]
+        raise ModelError(f"inputs: external data of {path} cannot be read: {said}") from None
+    return model
 
 
 def _layouts(
@@ -145,7 +156,7 @@ def write(
     """Write the piece of the second model that holds these nodes, the piece of the first that it stands for, and what
     both read. Returns the names of what is written: `a`, `b`, `inputs`.
     """
-    first, second = onnx.load(a), onnx.load(b)
+    first, second = _whole(a), _whole(b)
     wanted = set(nodes)
     values = _inputs(a, custom, inputs, seed, dims)
     layouts = _layouts(first, second, values, custom)

@@ -316,7 +316,7 @@ def test_a_bug_of_ours(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.Monk
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "much"])
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "much"])
 @pytest.mark.parametrize("flag", ["--rtol", "--atol"])
 def test_a_tolerance_below_nothing(onnxfuse: Onnxfuse, model: Path, here: Path, flag: str, value: str):
     is_one_line(onnxfuse("optimize", model, "out.onnx", flag, value), 2, "is not a tolerance")
@@ -339,3 +339,13 @@ def test_a_second_model_that_is_none(onnxfuse: Onnxfuse, model: Path, here: Path
     for pair in ((model, "text.onnx"), ("text.onnx", model)):
         is_one_line(onnxfuse("verify", *pair), 3, "text.onnx is not an ONNX model")
         is_one_line(onnxfuse("profile", *pair, "--duration", "0.1"), 3, "text.onnx is not an ONNX model")
+        is_one_line(onnxfuse("bisect", *pair), 3, "text.onnx is not an ONNX model")
+
+
+def test_what_has_no_end_is_no_model(onnxfuse: Onnxfuse, model: Path, here: Path):
+    os.mkfifo("fifo")
+    for name in ("fifo", "/dev/zero"):
+        for verb in ("optimize", "inspect", "explain", "profile"):
+            is_one_line(onnxfuse(verb, name), 2, f"{name} is not a regular file")
+        for verb in ("verify", "diff", "bisect"):
+            is_one_line(onnxfuse(verb, model, name), 2, f"{name} is not a regular file")

@@ -40,9 +40,10 @@ EVERY = 200  # one of so many kernels, and one network
 def test_the_script_comes_through_with_the_emulator(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     env = {**os.environ, "PYTHON": sys.executable, "RESULT": str(result), "EVERY": str(EVERY)}
-    command = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), "--emulated"]
+    command = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), "--emulated", "facts", "kernels", "models", "times"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert check.main([str(result), "bandwidth", "full", "compile", "--emulated", "--every", str(EVERY)]) == 0
     found = json.loads(result.read_text())
     assert found["facts"]["device"] == "emulator"
     assert found["kernels"]["ran"] >= 4 and found["kernels"]["wrong"] == []
@@ -59,29 +60,27 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_kernels_run_through_a_driver_and_a_launch_that_is_lost_is_found(
-    driver: Path, tmp_path: Path, lost: int
-) -> None:
+def test_kernels_run_through_a_driver_and_a_launch_that_is_lost_is_found(driver: Path, tmp_path: Path) -> None:
+    """One of them, that is: all others come right."""
     made = {name_of(c): kernel for c in check.cases()[::EVERY] if isinstance(kernel := scheduled(c), Kernel)}
     result = tmp_path / "result.json"
     env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DRIVER_KERNELS": str(compiled(made))}
     command = [sys.executable, "-m", "benchmarks.gpu.check", str(result), "facts", "kernels", "--every", str(EVERY)]
     done = subprocess.run(
         command,
-        env={**env, "DRIVER_LOSES": str(lost)},
+        env={**env, "DRIVER_LOSES": "1"},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
     )
-    assert done.returncode == lost, done.stderr
+    assert done.returncode == 1, done.stderr
     found = json.loads(result.read_text())
     assert found["facts"]["device"] == "no device" and found["facts"]["driver"] == 13000
     assert found["kernels"]["ran"] == len(made) > 3
-    assert len(found["kernels"]["wrong"]) == lost
-    assert len(found["kernels"]["right"]) == len(made) - lost
+    assert len(found["kernels"]["wrong"]) == 1
+    assert len(found["kernels"]["right"]) == len(made) - 1
 
 
 def checked(driver: Path, result: Path, kernels: Path, *arguments: str) -> dict[str, Any]:

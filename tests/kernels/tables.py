@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from onnxfuse.ir.products import AMX_BF16
+from onnxfuse.target import has_features
 from tests.kernels.cases import (
     border,
     chain,
@@ -33,6 +35,8 @@ from tests.kernels.compiled import CPUS, HERE, LIKE, SHARING, Case
 
 PLAIN = tuple(CPUS)
 UNITS = (*PLAIN, "amx-model", SHARING)
+# Where the matrix unit itself is, its model runs the products of codes alone.
+HALVES = (*(PLAIN if has_features(AMX_BF16.features) else (*PLAIN, "amx-model")), SHARING, "bf16")
 MODELLED = ("amx-model", "bf16", "little-cache", SHARING)  # classes that any machine with their vectors runs
 WIDTHS = [target for target in HERE if target not in LIKE]  # classes of this architecture, by their vectors
 NARROW = WIDTHS[1:]  # those that take turns in all tables
@@ -80,7 +84,7 @@ TABLES = {
     "elementwise": Table(elementwise.CASES),
     "form": Table(form.CASES),
     "function": Table(function.CASES),
-    "half": Table(half.CASES, (*UNITS, "bf16")),
+    "half": Table(half.CASES, HALVES),
     "movement": Table(movement.CASES),
     "operator": Table(operator.CASES, in_turn=True),
     "row": Table(row.CASES),

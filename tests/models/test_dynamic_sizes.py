@@ -21,7 +21,7 @@ LEFT: dict[str, float] = {}
 # Ways and sizes (numbers in SMALL_SIZES) that are wrong today: what is mended is to be taken out.
 WRONG: dict[str, set[str]] = {}
 LIMITS = {"sentences": FLOORS["quantized"]}
-LONG = {"yolov8", "pyramid", "ocr-detector-sized"}  # minutes in the scheduler today
+LONG = {"yolov8", "pyramid", "ocr-detector-sized"}  # most kernels to compile and sizes to run: half a minute and more
 
 
 def feeds_of(name: str) -> list[Feeds]:

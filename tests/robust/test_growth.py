@@ -80,6 +80,13 @@ def _wide_padding(folder: Path) -> Path:
     return _saved(nodes, folder, [1, 2, 8, 8], {"w": np.ones((2, 2, 3, 3), np.float32)})
 
 
+def _far_resized(folder: Path) -> Path:
+    """A table of positions would be as long as the axis."""
+    nodes = [helper.make_node("Resize", ["x", "", "scales"], ["t"], mode="nearest")]
+    nodes.append(helper.make_node("Relu", ["t"], ["y"]))
+    return _saved(nodes, folder, [1, 2, 8, 1 << 30], {"scales": np.array([1, 1, 1, 2], np.float32)})
+
+
 def _strided_any_length(folder: Path) -> Path:
     """Usual lengths are shorter than the window: then nothing would be computed, and nothing could be compared."""
     nodes = [
@@ -94,7 +101,8 @@ def _strided_any_length(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "make", [_doubling, _behind_a_product, _reflections, _far_padding, _wide_padding, _strided_any_length]
+    "make",
+    [_doubling, _behind_a_product, _reflections, _far_padding, _far_resized, _wide_padding, _strided_any_length],
 )
 def test_a_small_model_is_soon_scheduled(make: object, tmp_path: Path) -> None:
     path = make(tmp_path)  # type: ignore[operator]  # one of the functions above
@@ -105,6 +113,13 @@ def test_a_small_model_is_soon_scheduled(make: object, tmp_path: Path) -> None:
 
 def test_what_no_machine_can_count_is_refused(tmp_path: Path) -> None:
     result = optimize(_far_padding(tmp_path), stop_after="render", strict=True, min_group=1)
+    assert result.kernels == 0 and {r.code for r in result.refusals} == {"E-RESOURCE"}
+
+
+def test_a_symbol_beside_what_no_machine_can_count(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["t"]), helper.make_node("Softmax", ["t"], ["y"], axis=3)]
+    path = _saved(nodes, tmp_path, [(1 << 31) - 1, 3, (1 << 31) - 1, "w"], {})
+    result = optimize(path, stop_after="render", strict=True, min_group=1)
     assert result.kernels == 0 and {r.code for r in result.refusals} == {"E-RESOURCE"}
 
 
