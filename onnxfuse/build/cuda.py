@@ -1,7 +1,7 @@
 """CUDA kernels to one shared library: device code for every architecture, and the host code that launches it.
 
 Each source is compiled by NVRTC or nvcc, in threads, and cached under a hash of all its inputs. The host code of all
-sources is one translation unit; their device code, as arrays, is another.
+sources is one translation unit; their device code, as arrays, is another. Sources for CPUs are units of their own.
 """
 
 from __future__ import annotations
@@ -68,15 +68,16 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         start = time.monotonic()
         until = None if time_limit is None else start + time_limit
         assert isinstance(toolchain, CudaToolchain), "build: no device compiler"
-        images, fresh = _images(sources, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
-        host = Source("launchers", "".join(source.text for source in sources))
-        arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
+        device = [source for source in sources if architecture(source)]
+        images, fresh = _images(device, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
+        host = Source("launchers", "".join(source.text for source in device))
+        arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(device, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
-        units = (host, Source("code", "".join(arrays)))
+        units = (host, Source("code", "".join(arrays)), *(source for source in sources if not architecture(source)))
         made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), progress=progress)
         functions = tuple(each for image in images for each in image.functions)
         return replace(
-            made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
+            made, compiled=fresh, cached=len(device) - fresh, seconds=time.monotonic() - start,
             compiler=f"{toolchain.device.title} and {made.compiler}", functions=functions,
         )  # fmt: skip
 
@@ -84,8 +85,8 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
 
 
 def architecture(source: Source) -> str:
-    """The GPU architecture that a source is compiled for."""
-    return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
+    """The GPU architecture that a source is compiled for; empty for code of a CPU."""
+    return next((f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE)), "")
 
 
 def _images(
