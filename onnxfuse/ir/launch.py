@@ -24,8 +24,9 @@ ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size
 class Launch:
     """A launch configuration: `grid` blocks of `block` threads, with `shared` bytes of shared memory per block.
 
-    Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are co-resident, so that grid barriers are possible. The compiler limits
-    registers so that `resident` blocks fit on a multiprocessor; 0: its own choice.
+    Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
+    co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
+    multiprocessor; 0: its own choice.
     """
 
     grid: Index
