@@ -71,6 +71,23 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixLoad:
+    """How a loop over lanes loads a fragment: `count` (2 or 4) matrices of 8 x 8 16-bit elements at once (ldmatrix).
+
+    Lane 8 i + r gives element `row` of the shared buffer `source`, with which row r of matrix i begins. Elements 2 i
+    and 2 i + 1 of `target`, from `to` on, are the lane's two of matrix i: side by side in row lane / 4, or above each
+    other in column lane / 4 where matrices are `turned`.
+    """
+
+    target: str
+    to: Index
+    source: str
+    row: Index  # of the loop's axis
+    count: int
+    turned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Mma:
     """sums += left @ right by all lanes of a warp; each fragment is in a register buffer, from an offset on."""
 
