@@ -25,6 +25,7 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.render.source import Source
 
 ARCHITECTURE = "--gpu-architecture="
+LIMITED = "--maxrregcount=128"  # of each thread
 _LINE = 2048  # bytes of device code per line of source text
 _ESCAPED = [f"\\{n:03o}" for n in range(256)]
 
@@ -93,7 +94,7 @@ def _images(
     sources: Sequence[Source], compiler: DeviceCompiler, cache: Cache | None, jobs: int, until: float | None
 ) -> tuple[list[Image], int]:
     """The device code of all sources in their order, and how many were compiled."""
-    common = key_of("cuda", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
+    common = key_of("cuda 2", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
     known = [_from_cache(cache, key) for key in keys]
 
@@ -110,9 +111,22 @@ def _images(
     return [image if image is not None else made[at] for at, image in enumerate(known)], len(missing)
 
 
+def unspilled(text: str, flags: Sequence[str], compiler: DeviceCompiler) -> Image:
+    """The device code of a source; where a function spills registers, that with a limit on them if it spills less.
+
+    Without a limit ptxas saves registers for more resident blocks, and may spill although many are left. Functions
+    with a number of resident blocks of their own keep it. Raises CompileFailed.
+    """
+    image = compiler.compiled(text, flags)
+    if not image.spills:
+        return image
+    again = compiler.compiled(text, (*flags, LIMITED))
+    return again if again.spills < image.spills else image
+
+
 def _compiled(source: Source, compiler: DeviceCompiler) -> Image:
     try:
-        image = compiler.compiled(source.file, source.flags)
+        image = unspilled(source.file, source.flags, compiler)
     except CompileFailed as problem:
         said = str(problem)
         first = next((line for line in said.splitlines() if "error" in line), said[:200])

@@ -66,6 +66,16 @@ def of_width(width: int, dtype: DType) -> Graph:
     return b.graph(b.node("LayerNormalization", b.input("x", "A", width, dtype=dtype), *scale, axis=-1))
 
 
+def pixels_given_twice() -> Graph:
+    """A bias, a residual and a normalization of 160 channels, as they are and with channels first."""
+    b = Build(18)
+    x, r = (b.input(n, 1, 256, 160, dtype=F16) for n in ("x", "r"))
+    c, g, h = (b.input(n, 160, dtype=F16) for n in ("c", "g", "h"))
+    y = b.node("LayerNormalization", b.node("Add", b.node("Add", x, c), r), g, h, axis=-1)
+    pixels = b.node("Reshape", y, b.ints(1, 16, 16, 160))
+    return b.graph(y, b.node("Transpose", pixels, perm=(0, 3, 1, 2)))
+
+
 def attention(queries: int, keys: int, depth: int, dtype: DType) -> Graph:
     """Softmax(q k^T) v of two heads."""
     b = Build(18)
