@@ -73,7 +73,7 @@ class Options:
         MACHINE,
         (),
         "instruction set of the kernels, or GPU (default: native; sm_80, sm_90 and sm_100); of several the best that "
-        "a machine has is used",
+        "a machine has is used. With --target cuda, CPUs named beside get kernels of the same groups",
         many=True,
         choices=ARCHS,
     )

@@ -142,22 +142,30 @@ def _taken_in(n: Node, graph: Graph) -> bool:
     return maker is not None and maker.op == "Conv" and len(graph.consumers().get(n.inputs[0], [])) == 1
 
 
+HEAD = (
+    "| network | runtime | products | built | products | kernels | built / runtime | others, built / runtime "
+    "| between |\n"
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+)
+
+
+def row(path: Path) -> str:
+    """The line of a network."""
+    theirs, b = of_runtime(path), stopped(path, "schedule")
+    made, ours = of_build(b)
+    share = made.others / max(theirs.others, 1)
+    return (
+        f"| {path.stem} | {theirs.all} | {theirs.products} | {made.all} | {made.products} | {ours} "
+        f"| {made.all / theirs.all:.2f} | {made.others} / {theirs.others} = {share:.2f} | {between_products(b)} |\n"
+    )
+
+
 def main(paths: Sequence[str]) -> None:
     """The table."""
-    out = sys.stdout
-    out.write(
-        "| network | runtime | products | built | products | kernels | others, built / runtime | between products |\n"
-    )
-    out.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+    sys.stdout.write(HEAD)
     for path in map(Path, paths):
-        theirs, b = of_runtime(path), stopped(path, "schedule")
-        made, ours = of_build(b)
-        share = made.others / max(theirs.others, 1)
-        out.write(
-            f"| {path.stem} | {theirs.all} | {theirs.products} | {made.all} | {made.products} | {ours} "
-            f"| {made.others} / {theirs.others} = {share:.2f} | {between_products(b)} |\n"
-        )
-        out.flush()
+        sys.stdout.write(row(path))
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

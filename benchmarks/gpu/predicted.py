@@ -93,18 +93,27 @@ def of_build(path: Path) -> Parts:
     return parts
 
 
+HEAD = (
+    "| network | runtime us | products | others | between | built us | products | others | ours | between |"
+    " runtime / built | MB runtime | MB built |\n" + "| --- " + "| ---: " * 12 + "|\n"
+)
+
+
+def row(path: Path) -> str:
+    """The line of a network."""
+    a, b = of_runtime(path), of_build(path)
+    numbers = [f"{x:.0f}" for x in (a.all, a.products, a.theirs, a.boundaries)]
+    numbers += [f"{x:.0f}" for x in (b.all, b.products, b.theirs, b.ours, b.boundaries)]
+    numbers += [f"{a.all / b.all:.2f}", f"{a.bytes / 1e6:.0f}", f"{b.bytes / 1e6:.0f}"]
+    return f"| {path.stem} | {' | '.join(numbers)} |\n"
+
+
 def main(paths: Sequence[str]) -> None:
     """The tables."""
-    out = sys.stdout
-    out.write("| network | runtime us | products | others | between | built us | products | others | ours | between |")
-    out.write(" runtime / built | MB runtime | MB built |\n" + "| --- " + "| ---: " * 12 + "|\n")
+    sys.stdout.write(HEAD)
     for path in map(Path, paths):
-        a, b = of_runtime(path), of_build(path)
-        numbers = [f"{x:.0f}" for x in (a.all, a.products, a.theirs, a.boundaries)]
-        numbers += [f"{x:.0f}" for x in (b.all, b.products, b.theirs, b.ours, b.boundaries)]
-        numbers += [f"{a.all / b.all:.2f}", f"{a.bytes / 1e6:.0f}", f"{b.bytes / 1e6:.0f}"]
-        out.write(f"| {path.stem} | {' | '.join(numbers)} |\n")
-        out.flush()
+        sys.stdout.write(row(path))
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.backends.row import Backend
@@ -22,9 +22,14 @@ from onnxfuse.render.cpp import kernel_text, render
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu.scheduler import schedule
-from onnxfuse.target import CPUS, Cpu
+from onnxfuse.target import CPUS, Cpu, Target
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
+
+
+def beside(options: Options) -> Mapping[str, Sequence[Target]]:
+    """No kernels for anything else."""
+    return {}
 
 
 def measured(target: Cpu, cache: Cache | None) -> Cpu | None:
@@ -69,6 +74,7 @@ def find_toolchain(options: Options, target: str) -> Toolchain:
 BACKEND: Backend[Cpu] = Backend(
     targets=tuple(CPUS.values()),
     legality=legality.CPU,
+    beside=beside,
     measured=measured,
     points=points,
     schedule=schedule,

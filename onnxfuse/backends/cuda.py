@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.backends.row import Backend
 from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.cuda import builder, find_toolchain
+from onnxfuse.config import Options
 from onnxfuse.cost.gpu import cost_of, group_seconds, node_seconds
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.plan import legality
@@ -17,10 +18,16 @@ from onnxfuse.render.cuda_launch import code_symbol, kernel_text, render
 from onnxfuse.render.ort_glue import Provider, Variant
 from onnxfuse.render.source import Source
 from onnxfuse.schedule.gpu.scheduler import schedule
-from onnxfuse.target import GPUS, PORTABLE, Gpu
+from onnxfuse.target import CPUS, GPUS, PORTABLE, Gpu, Target, targets_of
 
 TARGETS = (*GPUS.values(), *PORTABLE.values())
 PROVIDER = Provider('#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::suits")
+
+
+def beside(options: Options) -> Mapping[str, Sequence[Target]]:
+    """The CPUs that `--arch` names, whose kernels run where no GPU does."""
+    cpus = [name for name in options.arch if name in CPUS]
+    return {"cpu": targets_of(cpus)} if cpus else {}
 
 
 def measured(target: Gpu, cache: Cache | None) -> Gpu | None:
@@ -56,13 +63,17 @@ def features(target: Gpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
 def registration(domain: str, variants: Sequence[Variant]) -> Sequence[Source]:
     """The sources that register the kernels of the best variant that the GPUs of a machine run."""
     rows = {row.name: row for row in TARGETS}
-    found = [replace(v, capability=rows[v.name].capability, portable=rows[v.name].portable) for v in variants]
+    found = [
+        replace(v, capability=rows[v.name].capability, portable=rows[v.name].portable) if v.name in rows else v
+        for v in variants
+    ]
     return ort_glue.registration(domain, found, PROVIDER)
 
 
 BACKEND: Backend[Gpu] = Backend(
     targets=TARGETS,
     legality=legality.CUDA,
+    beside=beside,
     measured=measured,
     points=points,
     schedule=schedule,

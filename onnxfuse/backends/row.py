@@ -88,11 +88,13 @@ class Backend(Generic[T]):
 
     `targets` are all machine classes that there are rows for. The planner: `legality`, which has those of `--arch`.
     `measured` is a target with the numbers of this machine, where they were measured; `points` are those of a target
-    that a prediction is made for (its numbers of cores).
+    that a prediction is made for (its numbers of cores). `beside` has the targets of other backends, by the names of
+    these, for which a library has kernels of the same groups too: weights then stay as they are in the model.
     """
 
     targets: Sequence[T]
     legality: Legality
+    beside: Callable[[Options], Mapping[str, Sequence[Target]]]
     measured: Callable[[T, Cache | None], T | None]
     points: Callable[[T], Sequence[T]]
     schedule: Schedule[T]

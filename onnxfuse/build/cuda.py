@@ -1,7 +1,7 @@
 """CUDA kernels to one shared library: device code for every architecture, and the host code that launches it.
 
 Each source is compiled by NVRTC or nvcc, in threads, and cached under a hash of all its inputs. The host code of all
-sources is one translation unit; their device code, as arrays, is another.
+sources is one translation unit; their device code, as arrays, is another. Sources for CPUs are units of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.render.source import Source
 
 ARCHITECTURE = "--gpu-architecture="
+LIMITED = "--maxrregcount=128"  # of each thread
 _LINE = 2048  # bytes of device code per line of source text
 _ESCAPED = [f"\\{n:03o}" for n in range(256)]
 
@@ -68,15 +69,16 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         start = time.monotonic()
         until = None if time_limit is None else start + time_limit
         assert isinstance(toolchain, CudaToolchain), "build: no device compiler"
-        images, fresh = _images(sources, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
-        host = Source("launchers", "".join(source.text for source in sources))
-        arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
+        device = [source for source in sources if architecture(source)]
+        images, fresh = _images(device, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
+        host = Source("launchers", "".join(source.text for source in device))
+        arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(device, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
-        units = (host, Source("code", "".join(arrays)))
+        units = (host, Source("code", "".join(arrays)), *(source for source in sources if not architecture(source)))
         made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), progress=progress)
         functions = tuple(each for image in images for each in image.functions)
         return replace(
-            made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
+            made, compiled=fresh, cached=len(device) - fresh, seconds=time.monotonic() - start,
             compiler=f"{toolchain.device.title} and {made.compiler}", functions=functions,
         )  # fmt: skip
 
@@ -84,15 +86,15 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
 
 
 def architecture(source: Source) -> str:
-    """The GPU architecture that a source is compiled for."""
-    return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
+    """The GPU architecture that a source is compiled for; empty for code of a CPU."""
+    return next((f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE)), "")
 
 
 def _images(
     sources: Sequence[Source], compiler: DeviceCompiler, cache: Cache | None, jobs: int, until: float | None
 ) -> tuple[list[Image], int]:
     """The device code of all sources in their order, and how many were compiled."""
-    common = key_of("cuda", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
+    common = key_of("cuda 2", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
     known = [_from_cache(cache, key) for key in keys]
 
@@ -109,9 +111,22 @@ def _images(
     return [image if image is not None else made[at] for at, image in enumerate(known)], len(missing)
 
 
+def unspilled(text: str, flags: Sequence[str], compiler: DeviceCompiler) -> Image:
+    """The device code of a source; where a function spills registers, that with a limit on them if it spills less.
+
+    Without a limit ptxas saves registers for more resident blocks, and may spill although many are left. Functions
+    with a number of resident blocks of their own keep it. Raises CompileFailed.
+    """
+    image = compiler.compiled(text, flags)
+    if not image.spills:
+        return image
+    again = compiler.compiled(text, (*flags, LIMITED))
+    return again if again.spills < image.spills else image
+
+
 def _compiled(source: Source, compiler: DeviceCompiler) -> Image:
     try:
-        image = compiler.compiled(source.file, source.flags)
+        image = unspilled(source.file, source.flags, compiler)
     except CompileFailed as problem:
         said = str(problem)
         first = next((line for line in said.splitlines() if "error" in line), said[:200])

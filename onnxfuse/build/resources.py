@@ -31,6 +31,11 @@ class Image:
     code: bytes
     functions: tuple[Resources, ...]
 
+    @property
+    def spills(self) -> int:
+        """Bytes that all functions spill."""
+        return sum(each.spills for each in self.functions)
+
 
 class CompileFailed(Exception):
     """A device compiler rejected a source; the message is its log."""

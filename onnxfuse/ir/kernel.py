@@ -14,7 +14,7 @@ from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Loaded, Symbol, Table, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -75,7 +75,8 @@ class Loop:
     (serial, and rarely executed). In a phase with a launch also: block, warp (of a block), thread (of a block) and lane
     (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
     `carries`: the number of vector accumulators per reduction (0: no vector accumulators); and for serial loops in a
-    vector loop `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one).
+    vector loop `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one); and
+    for loops over lanes `matrices`: one instruction of the warp that does the same.
     """
 
     axis: Axis
@@ -86,6 +87,7 @@ class Loop:
     aligned: bool = False  # begins at a multiple of WIDEST lanes
     carries: int = 0
     together: int = 0
+    matrices: MatrixLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -105,12 +105,18 @@ def _body(body: Iterable[Stmt]) -> Iterator[str]:
         yield from (f"  {line}" for line in _statement(s))
 
 
+def _matrices(m: MatrixLoad) -> str:
+    turned = " turned" if m.turned else ""
+    return f"{m.count} matrices{turned} of {m.source} from {m.row!r} to {m.target}[{m.to!r}]"
+
+
 def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
             words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
             words += [f"carries {s.carries}"] if s.carries else []
             words += [f"stores {s.together} together"] if s.together else []
+            words += [_matrices(s.matrices)] if s.matrices is not None else []
             kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)

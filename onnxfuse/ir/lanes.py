@@ -1,12 +1,19 @@
-"""How the lanes of a vector load map to memory, which guards become a mask, and which vectors are stored together."""
+"""How the lanes of a vector or warp map to memory, which guards become a mask, what is stored or loaded together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, I8, U8
-from onnxfuse.ir.index import ONE, Axis, axes_of
-from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Let, Loop, Store, statements
+from onnxfuse.ir.fragments import WARP
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, modulo
+from onnxfuse.ir.indexing import coefficient, evaluate, substitute
+from onnxfuse.ir.kernel import Buffer, Let, Loop, Store, statements
+from onnxfuse.ir.launch import ALIGNED, MatrixLoad
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load
 
 FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
@@ -51,3 +58,74 @@ def masked(x: Load, axis: Axis) -> int | None:
     if any(coefficient(g.index, axis) != stride or axis in axes_of(g.extent) for g in guards):
         return None
     return stride.constant if stride == ONE or stride.constant in NEAR else None
+
+
+MATRIX, ACROSS = 8, 4  # rows and columns of what a warp loads at once, and lanes that hold one of its rows
+WHOLE = ALIGNED // 2  # elements of 16 bits in a row
+
+
+def matrix_load(s: Loop, buffers: Mapping[str, Buffer]) -> MatrixLoad | None:
+    """The instruction that does what a loop over the lanes of a warp does, which loads a fragment; None: there is none.
+
+    The fragment has two registers of each matrix. Where its elements lie is compared for all lanes and registers.
+    """
+    found = _of_fragment(s, buffers)
+    if found is None:
+        return None
+    half, pair, store, load = found
+    count, (lane, offset) = half.extent.constant or 0, (s.axis, load.index[0])
+    mine = {lane: ZERO, half: ZERO, pair: ZERO}
+    base, to = substitute(offset, mine), store.offset - Index.of(half) * 2 - pair
+    inner = offset - base
+    if axes_of(to) & {*mine} or axes_of(inner) - {*mine} or any(c % WHOLE for _, c in base.terms):
+        return None
+    places: dict[Any, Any] = {
+        lane: np.arange(WARP)[:, None, None], half: np.arange(count)[:, None], pair: np.arange(2),
+    }  # fmt: skip
+    at = np.broadcast_to(evaluate(inner, lambda atom: places[atom]), (WARP, count, 2))
+    for turned in (False, True):
+        starts = at[:ACROSS, :, :].transpose(1, 0, 2).reshape(count, MATRIX) if turned else at[::ACROSS, :, 0].T
+        row = _row_of_lanes(starts, lane)
+        if row is None:
+            continue
+        lanes, twos = np.arange(WARP)[:, None, None], np.arange(2)
+        high, low = lanes // ACROSS, lanes % ACROSS * 2 + twos
+        rows, columns = (low, high) if turned else (high, low)
+        if (starts[np.arange(count)[:, None], rows] + columns == at).all():
+            return MatrixLoad(store.buffer, to, load.source, base + row, count, turned)
+    return None
+
+
+def _of_fragment(s: Loop, buffers: Mapping[str, Buffer]) -> tuple[Axis, Axis, Store, Load] | None:
+    """The parts of a loop over lanes that copies from shared memory to a fragment, two 16-bit elements at a time."""
+    if s.kind != "lane" or s.begin != ZERO or s.end != Index.of(WARP):
+        return None
+    match s.body:
+        case (Loop(body=(Loop(body=(Store(value=Load() as load, behind=()) as store,)) as pairs,)) as halves,):
+            pass
+        case _:
+            return None
+    to, source = buffers.get(store.buffer), buffers.get(load.source)
+    if to is None or source is None or to.space != "fragment" or source.space != "shared":
+        return None
+    fits = to.dtype == source.dtype == load.dtype and to.dtype.bits == 16 and (source.at or 0) % ALIGNED == 0
+    sizes = all(each.begin == ZERO for each in (halves, pairs)) and pairs.end == Index.of(2)
+    if not fits or not sizes or load.guards or halves.end.constant not in (2, 4):
+        return None
+    return halves.axis, pairs.axis, store, load
+
+
+def _row_of_lanes(starts: Any, lane: Axis) -> Index | None:
+    """The element with which the row of a lane begins: lane 8 i + r has row r of matrix i, if they are evenly apart."""
+    count, first = len(starts), starts[0, 0]
+    pitch = starts[0, 1] - first
+    apart = [int(starts[1 << bit, 0] - first) for bit in range(count.bit_length() - 1)]
+    here = Index.of(lane)
+    found = modulo(here, Index.of(MATRIX)) * int(pitch)
+    wanted = first + np.arange(MATRIX) * pitch
+    for bit, step in enumerate(apart):
+        found += modulo(floor_div(here, Index.of(MATRIX << bit)), Index.of(2)) * step
+        wanted = np.concatenate([np.atleast_2d(wanted), np.atleast_2d(wanted) + step])
+    if any(step % WHOLE for step in (first, pitch, *apart)) or not (wanted == starts).all():
+        return None
+    return found + int(first)

@@ -24,8 +24,9 @@ ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size
 class Launch:
     """A launch configuration: `grid` blocks of `block` threads, with `shared` bytes of shared memory per block.
 
-    In a `cooperative` launch all blocks are co-resident, so that grid barriers are possible. The compiler limits
-    registers so that `resident` blocks fit on a multiprocessor; 0: its own choice.
+    Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
+    co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
+    multiprocessor; 0: its own choice.
     """
 
     grid: Index
@@ -67,6 +68,23 @@ class Wait:
     """Waits until at most the `pending` most recent groups of copies are in flight."""
 
     pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLoad:
+    """How a loop over lanes loads a fragment: `count` (2 or 4) matrices of 8 x 8 16-bit elements at once (ldmatrix).
+
+    Lane 8 i + r gives element `row` of the shared buffer `source`, with which row r of matrix i begins. Elements 2 i
+    and 2 i + 1 of `target`, from `to` on, are the lane's two of matrix i: side by side in row lane / 4, or above each
+    other in column lane / 4 where matrices are `turned`.
+    """
+
+    target: str
+    to: Index
+    source: str
+    row: Index  # of the loop's axis
+    count: int
+    turned: bool
 
 
 @dataclass(frozen=True, slots=True)

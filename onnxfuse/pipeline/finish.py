@@ -40,7 +40,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     toolchain = context.backend.find_toolchain(options, context.targets[0].machine)
     ops = tuple(dict.fromkeys(p.op for p in b.all_parts))
     variants = [
-        Variant(target.name, tuple(b.sources[target.name, op].symbol for op in ops), features)
+        Variant(target.name, tuple(_symbol(b, target, op) for op in ops), features)
         for target, features in _features(context, b)
     ]
     glue = context.backend.registration(b.domain, variants)
@@ -66,6 +66,12 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     return replace(b, library=library)
 
 
+def _symbol(b: Build, target: Target, op: str) -> str | None:
+    """The symbol of a kernel for a target; None where it has none."""
+    source = b.sources.get((target.name, op))
+    return source.symbol if source is not None else None
+
+
 def _without(b: Build, problem: CompileError) -> Build:
     """The build without the kernels that do not compile, marked for replanning."""
     said = {op: problem.units[s.symbol] for (_, op), s in b.sources.items() if s.symbol in problem.units}
@@ -80,7 +86,8 @@ def _without(b: Build, problem: CompileError) -> Build:
 def _features(context: Context, b: Build) -> Iterator[tuple[Target, tuple[str, ...]]]:
     """Each target of the library with what its kernels ask of a processor."""
     for at, target in enumerate(context.targets):
-        yield target, context.backend.features(target, [p.kernels[at] for p in b.all_parts if p.kernels])
+        kernels = [k for p in b.all_parts if p.kernels and (k := p.kernels[at]) is not None]
+        yield target, context.backend_of(target).features(target, kernels)
 
 
 def check_library(b: Build) -> None:

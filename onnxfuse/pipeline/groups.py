@@ -108,13 +108,22 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
 
 
 def scheduler(context: Context, plan: Plan, lowered: Lowered, **more: Any) -> Callable[[Any], Kernel | Decision]:
-    """The function that schedules a lowered group for a target; `more` are arguments of the backend's own."""
+    """The function that schedules a lowered group for a target; `more` are arguments of the backend's own.
+
+    For a target of another backend than the plan's, weights stay as they are in the model.
+    """
     constants, options = plan.graph.constants, context.options
     layouts = {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts}
     half = half_for(options, [constants[v] for v in lowered.inputs if v in constants])
     held = sum(c.bytes for c in constants.values())
     more |= {"winograd": options.winograd is not False, "exchange": len(context.targets) == 1}
-    return lambda target: context.backend.schedule(lowered, layouts, constants, target, half, held, **more)
+
+    def made(target: Target) -> Kernel | Decision:
+        backend, guest = context.backend_of(target), target.name in context.beside
+        packed, narrow = (frozenset[str](), None) if guest else (constants, half)
+        return backend.schedule(lowered, layouts, packed, target, narrow, held, **more)
+
+    return made
 
 
 _LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16

@@ -146,11 +146,13 @@ def opened(
         folder = stack.enter_context(workshop(beside))
         file, source = _as_file(model, folder)
         backend = calls.backends[options.target]
-        targets = tuple(backend.legality.targets(options))
+        guests = [(t, calls.backends[name]) for name, found in backend.beside(options).items() for t in found]
+        targets = (*backend.legality.targets(options), *(t for t, _ in guests))
         background = stack.enter_context(Background())
         memo = PriceMemo(options.plan_budget, samples=samples)
         context = Context(
-            options, backend, targets, source, file, places, folder, meter, tell, background, memo, strict=strict
+            options, backend, targets, source, file, places, folder, meter, tell, background, memo, strict=strict,
+            beside={t.name: row for t, row in guests},
         )  # fmt: skip
         if options.profile_guided:
             context = replace(context, measured=backend.measured(targets[0], cache_of(context)))

@@ -45,13 +45,13 @@ class Part:
     group: Group
     lowered: Lowered
     kernel: Kernel | None = None  # for the first target
-    others: tuple[Kernel, ...] = ()  # the same, with the same inputs and outputs, for the other targets
+    others: tuple[Kernel | None, ...] = ()  # the same, with the same inputs and outputs, for the other targets
     body: Body | None = None
     op: str = ""
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels for all targets, in their order; none as long as there is none."""
+    def kernels(self) -> tuple[Kernel | None, ...]:
+        """The kernels for all targets, in their order, None for one that has none; empty until they are made."""
         return (self.kernel, *self.others) if self.kernel is not None else ()
 
 
@@ -71,11 +71,16 @@ class Context:
     background: Background
     price_memo: PriceMemo
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
+    beside: Mapping[str, Backend[Any]] = field(default_factory=dict)  # of targets of other backends, by their names
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
     def part(self, done: int, of: int) -> None:
         """Tell how much of a step is done."""
         self.tell("part", {"done": done, "of": of})
+
+    def backend_of(self, target: Target) -> Backend[Any]:
+        """The backend that makes kernels for one of the targets."""
+        return self.beside.get(target.name, self.backend)
 
     @property
     def target_names(self) -> str:

@@ -41,6 +41,7 @@ from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import feed_limits, feeds
 from onnxfuse.schedule.passes.driver import verified
+from onnxfuse.target import Target
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:
@@ -274,21 +275,34 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
 
     def make(measured: Substitutions | None = None) -> Part | Decision:
         scheduled = scheduler(context, plan, lowered, check=verified, measured=measured)
-        kernels = _alike([*map(scheduled, context.targets)])
-        if isinstance(kernels, Decision):
-            return kernels
-        wrong = [finding for kernel in kernels for finding in verify(kernel)]
+        own = _alike([scheduled(target) for target in context.targets if target.name not in context.beside])
+        if isinstance(own, Decision):
+            return own
+        kernels = (*own, *_beside(context, scheduled, own[0]))
+        made = [(context.backend_of(t), k) for t, k in zip(context.targets, kernels, strict=True) if k is not None]
+        wrong = [finding for _, kernel in made for finding in verify(kernel)]
         assert not wrong, wrong[0]
-        body = calls.body(group, kernels[0], graph)
+        body = calls.body(group, own[0], graph)
         if isinstance(body, Decision):
             return body
-        op = calls.identity("".join(map(context.backend.kernel_text, kernels)), body)
+        op = calls.identity("".join(backend.kernel_text(kernel) for backend, kernel in made), body)
         if measured is None and op in b.substitutions:
             return make(b.substitutions[op])
-        return replace(part, kernel=kernels[0], others=kernels[1:], body=body, op=op)
+        return replace(part, kernel=own[0], others=kernels[1:], body=body, op=op)
 
-    made: Part | Decision = attempted(context, "schedule", make)
-    return made
+    found: Part | Decision = attempted(context, "schedule", make)
+    return found
+
+
+def _beside(
+    context: Context, scheduled: Callable[[Target], Kernel | Decision], first: Kernel
+) -> Iterator[Kernel | None]:
+    """The kernels for targets of other backends; None where it is refused, or takes or gives something else."""
+    for target in context.targets:
+        if target.name in context.beside:
+            made = attempted(context, "schedule", partial(scheduled, target))
+            alike = isinstance(made, Kernel) and (made.inputs, made.outputs) == (first.inputs, first.outputs)
+            yield made if alike else None
 
 
 def _alike(found: Sequence[Kernel | Decision]) -> tuple[Kernel, ...] | Decision:
@@ -327,12 +341,11 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
     """One source per target and distinct kernel, those of register tiles where they are used, and the domain of all."""
     if b.copy:
         return b
-    backend = context.backend
     sources: dict[tuple[str, str], Source] = {}
     machines: list[str] = []
     for at, target in enumerate(context.targets):
-        tail = f"_{target.identifier}" if len(context.targets) > 1 else ""
-        distinct = {part.op: part.kernels[at] for part in b.all_parts}
+        backend, tail = context.backend_of(target), f"_{target.identifier}" if len(context.targets) > 1 else ""
+        distinct = {part.op: k for part in b.all_parts if (k := part.kernels[at]) is not None}
         for op, kernel in distinct.items():
             sources[target.name, op] = backend.render(kernel, op + tail, op, backend.flags(target, (kernel,)))
         kernels, common = tuple(distinct.values()), backend.flags(target, ())
@@ -341,7 +354,8 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
         machines += [target.name, *common, *backend.features(target, kernels)]
     bodies = {part.op: have(part.body).text for part in b.all_parts}
     texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for (_, op), source in sorted(sources.items())]
-    return replace(b, sources=sources, domain=domain([*backend.headers(), *machines, *texts]))
+    headers = [text for row in dict.fromkeys(map(context.backend_of, context.targets)) for text in row.headers()]
+    return replace(b, sources=sources, domain=domain([*headers, *machines, *texts]))
 
 
 def check_sources(b: Build) -> None:

@@ -38,7 +38,7 @@ def plan(
     `costing` gives the prices for strategies that use them. With a `grouping`, node names of groups decided earlier,
     these groups are formed and no strategy runs.
     """
-    graph = with_own_decoders(graph, rows)
+    graph = legality.prepared(with_own_decoders(graph, rows))
     kinds, decisions = _kinds(graph, rows, options, forbidden, legality)
     left = _left(graph, kinds, rows, options)
     decisions.extend(left.values())

@@ -9,6 +9,7 @@ from typing import Any
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.plan.biases import biases_apart
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.own_products import own_products
@@ -17,6 +18,11 @@ from onnxfuse.plan.storage_types import stores
 from onnxfuse.target import Gpu, gpus_of, targets_of
 
 Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
+
+
+def as_it_is(graph: Graph) -> Graph:
+    """The graph, in which nothing is to be prepared."""
+    return graph
 
 
 def nothing_refused(graph: Graph, kinds: Mapping[int, Kind], target: Any) -> Mapping[int, Decision]:
@@ -42,7 +48,8 @@ class Legality:
     does not join a group that has one, from the graph, the group's members, operator and kind of the node, a target,
     and whether weights are stored as float32. `stores` says whether a target stores values between kernels in a type.
     `refused` gives refusals of nodes without a kernel, or with a better one in the runtime, by position. `before` maps
-    nodes that may only be in the group of the product after them to that product. `made_again`: movement with several
+    nodes that may only be in the group of the product after them to that product. `prepared` gives the graph that is
+    planned, in which some nodes may be several of the same meaning. `made_again`: movement with several
     readers is recomputed for each of them, since a kernel for it would cost more.
     """
 
@@ -53,6 +60,7 @@ class Legality:
     stores: Callable[[DType, Any], bool]
     refused: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, Decision]] = nothing_refused
     before: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, int]] = nothing_before
+    prepared: Callable[[Graph], Graph] = as_it_is
     made_again: bool = False
 
 
@@ -72,5 +80,6 @@ CUDA = Legality(
     stores=lambda dtype, target: False,
     refused=products_refused,
     before=normalized_before,
+    prepared=biases_apart,
     made_again=True,
 )

@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import BF16, F16, F64, DType
+from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import (
@@ -31,7 +32,7 @@ from onnxfuse.ir.kernel import (
     Threaded,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
@@ -171,7 +172,9 @@ class Printer(c_family.Printer):
             "lane": (f"threadIdx.x % {lanes}", str(lanes)),
         }
         name = identifier(s.axis.name)
-        if s.kind == "vector":
+        if s.matrices is not None:
+            self.matrices(s.matrices, name)
+        elif s.kind == "vector":
             self.vector(s)
         elif s.kind in divided:
             first, stride = divided[s.kind]
@@ -187,6 +190,13 @@ class Printer(c_family.Printer):
             self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
         else:
             c_family.Printer.loop(self, s)
+
+    def matrices(self, m: MatrixLoad, lane: str) -> None:
+        """Matrices of a fragment, loaded by all lanes of a warp at once."""
+        self.put(f"{{ const int {lane} = threadIdx.x % {WARP};")
+        how = f"{m.count}, {str(m.turned).lower()}"
+        to, row = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((m.target, m.to), (m.source, m.row)))
+        self.put(f"  load_matrices<{how}>({to}, {row}); }}")
 
     def single(self, s: Loop, stride: str) -> bool:
         """Whether each thread, warp or lane that a loop is distributed over runs at most one iteration."""

@@ -15,11 +15,12 @@ from onnxfuse.target import TILE_DATA
 class Variant:
     """All kernels of a library for one instruction set, eligible where the CPU has all `features`.
 
-    For each of `symbols`, `extern const onnxfuse::Kernel onnxfuse_<symbol>` is defined in another source.
+    For each of `symbols`, `extern const onnxfuse::Kernel onnxfuse_<symbol>` is defined in another source; None: the
+    kernel has no variant for this instruction set.
     """
 
     name: str
-    symbols: tuple[str, ...]
+    symbols: tuple[str | None, ...]
     features: tuple[str, ...]  # keys of FEATURES
     capability: int = 0  # of GPUs: compute capability, 10 * major + minor
     portable: bool = False  # PTX: runs on later capabilities too
@@ -95,7 +96,7 @@ extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* Registe
 def _rows(at: int, variant: Variant) -> str:
     """The kernels of a variant and its required features."""
     lines = [f"const onnxfuse::Kernel* const kernels{at}[] = {{"]
-    lines += [f"    &onnxfuse_{symbol}," for symbol in variant.symbols]
+    lines += [f"    &onnxfuse_{symbol}," if symbol is not None else "    nullptr," for symbol in variant.symbols]
     lines.append("};")
     if variant.features:
         lines.append(f"const onnxfuse::Feature features{at}[] = {{")
@@ -117,18 +118,18 @@ GLUE = Source("ort_glue", '#include "ort_glue.h"\n')
 
 
 def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> tuple[Source, ...]:
-    """The sources that register, in `domain`, the kernels of the first of `variants` that the CPU supports.
+    """The sources that register, in `domain`, the kernels of the first of `variants` that the machine supports.
 
-    All variants have the same kernels, in the same order. The first source lists them; the second is the same for all
-    libraries, so that it is compiled once. Both are compiled for the baseline of the architecture, since they have to
-    run on machines that support no variant.
+    Where there are variants for GPUs and for CPUs, it is the first of each. All have the same kernels, in the same
+    order. The first source lists them; the second is the same for all libraries, so that it is compiled once. Both are
+    compiled for the baseline of the architecture, since they have to run on machines that support no variant.
 
     Raises OnnxFuseError for a name that is no C++ identifier and for a feature without a row in FEATURES.
     """
     size = len(variants[0].symbols) if variants else 0
     if not size or not re.fullmatch(r"[A-Za-z0-9_.]+", domain):
         raise OnnxFuseError(f"render: domain {domain!r} with {size} kernels cannot be registered")
-    symbols = [s for v in variants for s in v.symbols]
+    symbols = [s for v in variants for s in v.symbols if s is not None]
     if bad := [s for s in symbols if not re.fullmatch(r"\w+", s, re.ASCII)]:
         raise OnnxFuseError(f"render: {bad[0]!r} is not a C++ name")
     if unknown := [name for v in variants for name in v.features if name not in FEATURES]:
@@ -141,7 +142,7 @@ def registration(domain: str, variants: Sequence[Variant], provider: Provider = 
         externs="\n".join(f"extern const onnxfuse::Kernel onnxfuse_{s};" for s in symbols),
         rows="\n".join(_rows(at, v) for at, v in enumerate(variants)),
         variants="\n".join(_variant(at, v) for at, v in enumerate(variants)),
-        op_count=len(symbols),
+        op_count=size * len(variants),
         variant_count=len(variants),
         size=size,
         includes=provider.include,

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
+from onnxfuse.target.cpu import CPUS
 from onnxfuse.target.device import cuda_driver
 
 
@@ -119,12 +120,10 @@ def block_shared(target: Gpu) -> int:
 def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
     """The GPU targets of `--arch` values, best first, and the oldest of them as PTX for later GPUs.
 
-    `native` is the best target for all devices of this machine. With `graph`, times are predicted for kernels in a CUDA
-    graph. Raises UsageError for values that are not GPUs.
+    `native` is the best target for all devices of this machine, names of CPUs are left out. With `graph`, times are
+    predicted for kernels in a CUDA graph.
     """
-    named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
-    if foreign := [name for name in named if name not in GPUS]:
-        raise UsageError(f"options: {foreign[0]} is not a GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
+    named = tuple(_native() if name == NATIVE else name for name in archs if name not in CPUS) or USUAL
     found = [row for name, row in GPUS.items() if name in named]
     found = [replace(row, boundary_us=IN_GRAPH_US) for row in found] if graph else found
     return (*found, portable(found[-1]))

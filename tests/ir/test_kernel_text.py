@@ -20,6 +20,7 @@ from onnxfuse.ir.products import AMX, DOT_BF16, Product
 from onnxfuse.ir.scalar import Const, Guard, Scalar
 from tests.kernels.compiled import BUILDS, Case, kernel_of
 from tests.kernels.tables import TABLES
+from tests.threads import product_cases, scheduled
 from tests.threads.written import WRITTEN
 
 SHOWN = {c for m in (kernels, launch, tile) for c in vars(m).values() if is_dataclass(c) and c.__module__ == m.__name__}
@@ -45,7 +46,8 @@ def other(x: Any, name: str) -> Any:
         return {"launch": launch.Launch(Index.of(3), Index.of(32)), "unit": AMX, "part": ("p", Index.of(1)),
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
                 "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
-                "matrix_unit": (AMX, 3)}[name]  # fmt: skip
+                "matrix_unit": (AMX, 3),
+                "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, turned=False)}[name]  # fmt: skip
     if isinstance(x, tuple):
         added = {"guards": Guard(Index.of(1), Index.of(2)), "behind": Const(1.0, F64), "merged": Const(1.0, F64)}
         return x[:-1] if x else (added[name],) if name in added else None
@@ -79,6 +81,7 @@ def sample() -> dict[str, Kernel]:
         made = kernel_of(case_named(name), BUILDS["x86-64-v4"])
         assert isinstance(made, Kernel)
         found[name] = made
+    found["tiles"] = scheduled.kernel_of(next(c for c in product_cases.TILED if c.name == "tiles_float16"))
     return found
 
 

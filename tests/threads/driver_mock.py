@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxfuse.backends import BACKENDS
 from onnxfuse.build import Library
+from onnxfuse.build.cuda import architecture
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.render.source import Source
@@ -55,10 +56,10 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
         seen[:] = sources
         return row.build_library(sources, *others, **more)
 
-    calls = Calls(backends={"cuda": replace(row, build_library=build)})
+    calls = Calls(backends={**BACKENDS, "cuda": replace(row, build_library=build)})
     given = {"target": "cuda", "arch": tuple(arch), "calls": calls, "cache_dir": str(CACHE), "strict": True}
     result = optimize(model, out, **given, **options)
-    return result, "".join(s.text for s in seen)
+    return result, "".join(s.text for s in seen if architecture(s))
 
 
 def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:

@@ -17,6 +17,20 @@ void wait_copies() {
   }
 }
 
+// By the PTX manual (ldmatrix): lane l holds elements 2 (l % 4) and the next of row l / 4 of each matrix; with .trans, of
+// column l / 4. Rows of matrix i are those of lanes 8 i to 8 i + 7.
+template <int COUNT, bool TURNED>
+inline void matrices(unsigned* to, const void* row) {
+  const unsigned lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2;
+  for (unsigned i = 0; i < COUNT; i++) {
+    to[i] = 0;
+    for (unsigned v = 0; v < 2; v++) {
+      const uint64_t line = emulated::exchange(0xffffffffu, (uint64_t)row, 8 * i + (TURNED ? low + v : high));
+      to[i] |= (unsigned)reinterpret_cast<const uint16_t*>(line)[TURNED ? high : low + v] << 16 * v;
+    }
+  }
+}
+
 // Elements of fragments by the rows and columns of the PTX manual (mma.m16n8k16).
 template <class T>
 inline void mma_m16n8k16(float* c, const T* a, const T* b) {

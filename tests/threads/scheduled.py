@@ -17,7 +17,7 @@ from tests.kernels.cases import elementwise, function, movement, operator, row, 
 from tests.kernels.compiled import Case, group_of_all
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
-from tests.threads import attention_cases, division_cases, product_cases
+from tests.threads import attention_cases, division_cases, product_cases, size_cases
 from tests.threads.emulator import compiled
 
 TARGET = GPUS["sm_90"]
@@ -33,6 +33,7 @@ TABLES: dict[str, Sequence[Case]] = {
     "attention": attention_cases.TYPED,
     "products": product_cases.CASES,
     "tiles": product_cases.TILED,
+    "sizes": size_cases.CASES,
 }
 
 

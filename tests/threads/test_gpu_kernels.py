@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.build.cuda import unspilled
+from onnxfuse.build.nvrtc import compiler as device_compiler
+from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, all_statements
@@ -21,10 +23,12 @@ from tests.kernels.compiled import Array, Case, check, expected, fed, packed
 from tests.kernels.pool_host import compiler
 from tests.threads.emulator import run
 from tests.threads.scheduled import OTHERS, TABLES, USUAL, library_of, name_of, scheduled
+from tests.threads.size_cases import pixels_given_twice
 
 EVERY = (*TABLES["rows"], *OTHERS)
 HERE = [pytest.param(c, id=c.name, marks=[] if c in USUAL else [pytest.mark.slow]) for c in EVERY]
 DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
+COMPILER = device_compiler() if libraries() else None
 SHORT = 24  # one of so many kernels is compiled for all devices
 COMPILED = [
     pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if c in USUAL and n % SHORT == 0 else [pytest.mark.slow])
@@ -75,8 +79,16 @@ def test_its_text_compiles_and_nothing_is_spilled(case: Case, target: object) ->
     kernel, row = kernel_of(case), next(t for t in DEVICES if t == target)
     if row.capability < CORES_SINCE and any(isinstance(s, (Mma, CopyAsync)) for s in all_statements(kernel)):
         pytest.skip("a kernel for this device multiplies by threads, and copies by registers")
-    made = compiled(device_text(kernel, name_of(case)), row.flags)
+    made = unspilled(device_text(kernel, name_of(case)), row.flags, COMPILER)
     for phase, used in zip(kernel.phases, made.functions, strict=not row.portable):
         assert phase.launch is not None
         assert used.spills == 0
         assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize("flags", [("--gpu-architecture=sm_90",), ("--gpu-architecture=sm_80",)], ids=str)
+def test_registers_that_are_left_are_used_before_anything_is_spilled(flags: tuple[str, ...]) -> None:
+    """Rows of an image's pixels, normalized and given twice: ptxas spilled two of 72 registers, for an 8th block."""
+    text = device_text(kernel_of(Case("pixels_given_twice", pixels_given_twice())), "k")
+    assert unspilled(text, flags, COMPILER).spills == 0

@@ -63,7 +63,7 @@ class Run:
         """Run all tasks or threads of a phase together."""
         here = Places((), np.zeros(1, np.int64), self.symbols, self.memory)
         extents = [int(here.index(s.extent)) for s in phase.splits]
-        if any(e <= 0 for e in extents):
+        if any(e <= 0 for e in extents) or (phase.launch is not None and int(here.index(phase.launch.grid)) == 0):
             return
         parts = self.divided(phase, extents)
         if phase.launch is None:

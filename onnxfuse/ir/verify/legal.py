@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
-from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.lanes import NEAR, cutting, masked, stores_codes
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.lanes import NEAR, cutting, masked, matrix_load, stores_codes
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
@@ -19,7 +19,8 @@ COMPARED = ("less", "greater_equal")  # functions that compare a `boundary` with
 def illegal(kernel: Kernel) -> Iterator[str]:
     """Wrong annotations of vectors, reductions and phases; in a legal kernel also missing ones."""
     for number, phase in enumerate(kernel.phases):
-        found = (*_body(phase.body, _Place(kernel.legal)), *_of_phase(phase, legal=kernel.legal))
+        place = _Place(kernel.legal, {b.name: b for b in phase.locals} if phase.launch is not None else {})
+        found = (*_body(phase.body, place), *_of_phase(phase, legal=kernel.legal))
         yield from (f"phase {number}: {what}" for what in found)
 
 
@@ -40,6 +41,7 @@ class _Place:
     """The context of a statement: its vector loop, and the enclosing reductions' vector accumulators."""
 
     legal: bool
+    buffers: Mapping[str, Buffer]  # of threads
     loop: Loop | None = None
     carried: tuple[tuple[str, int], ...] = ()  # accumulators, and the number of vectors of each
 
@@ -53,6 +55,9 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
                 codes = s.kind == "serial" and place.loop is not None and stores_codes(s, place.loop)
                 if bool(s.together) != codes and (place.legal or s.together):
                     yield f"the loop over {s.axis!r} stores {'codes one by one' if codes else 'no codes together'}"
+                matrices = matrix_load(s, place.buffers)
+                if s.matrices != matrices and (place.legal or s.matrices is not None):
+                    yield f"the loop over {s.axis!r} loads {'no such' if s.matrices is not None else ''} matrices"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
             case ReduceLoop():
                 mine = tuple((t, s.accumulators) for t in s.targets) if s.scope == "lane" else ()

@@ -64,6 +64,22 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// Two elements of each matrix; each lane has the begin of a row.
+template <int COUNT, bool TURNED>
+__device__ inline void matrices(unsigned* to, const void* row) {
+  const unsigned there = (unsigned)__cvta_generic_to_shared(row);
+#define LDMATRIX(SHAPE, INTO, ...) asm volatile("ldmatrix.sync.aligned.m8n8." SHAPE ".shared.b16 " INTO : __VA_ARGS__ : "r"(there) : "memory")
+  if constexpr (COUNT == 4 && TURNED)
+    LDMATRIX("x4.trans", "{%0,%1,%2,%3}, [%4];", "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]));
+  else if constexpr (COUNT == 4)
+    LDMATRIX("x4", "{%0,%1,%2,%3}, [%4];", "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]));
+  else if constexpr (TURNED)
+    LDMATRIX("x2.trans", "{%0,%1}, [%2];", "=r"(to[0]), "=r"(to[1]));
+  else
+    LDMATRIX("x2", "{%0,%1}, [%2];", "=r"(to[0]), "=r"(to[1]));
+#undef LDMATRIX
+}
+
 template <class T>
 __device__ inline unsigned pair(const T* at) { return at[0].bits | (unsigned)at[1].bits << 16; }
 #define MMA(NAME, T, TYPE)                                                                                     \
@@ -118,6 +134,20 @@ __device__ inline void copy_async(T* to, const T* from) {
   ON_BOUNDARY(to, sizeof(wide<T, N>));
   ON_BOUNDARY(from, sizeof(wide<T, N>));
   copy_bytes<N * sizeof(T)>(to, from);
+}
+
+// Matrices of 8 x 8 elements from shared memory to a fragment, by all lanes of a warp: lane 8 i + r has the begin of row r
+// of matrix i, and gets two elements of each, side by side or (TURNED) above each other.
+template <int COUNT, bool TURNED, class T>
+__device__ inline void load_matrices(T* to, const T* row) {
+  ON_BOUNDARY(row, 16);
+  unsigned pairs[COUNT];
+  matrices<COUNT, TURNED>(pairs, row);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    to[2 * i].bits = (uint16_t)pairs[i];
+    to[2 * i + 1].bits = (uint16_t)(pairs[i] >> 16);
+  }
 }
 
 // ---- indices ----

@@ -325,16 +325,41 @@ inline void tell(ort::Api api, ort::SessionOptions* options, const char* domain,
     if (ort::Status* failed = ort::AddSessionConfigEntry(api)(options, key.text, status)) ort::ReleaseStatus(api)(failed);
 }
 
-// A domain of all operators of a variant but those that `without` names.
-inline ort::Status* make_domain(const Registration& r, int variant, const char* without, ort::Domain** out) {
+// A domain of the operators of a GPU's variant and of a CPU's (-1: none), but those that `without` names.
+inline ort::Status* make_domain(const Registration& r, int gpu, int cpu, const char* without, ort::Domain** out) {
   ort::Domain* domain = nullptr;
   ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(r.domain, &domain);
-  Op* ops = r.ops + variant * r.count;
-  for (int i = 0; i < r.count && !status; ++i)
-    if (!names(without, ops[i].kernel->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
+  const int variants[] = {gpu, cpu};
+  for (int variant : variants) {
+    for (int i = 0; variant >= 0 && i < r.count && !status; ++i) {
+      Op& op = r.ops[variant * r.count + i];
+      if (op.kernel && !names(without, op.kernel->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &op.abi);
+    }
+  }
   if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
   if (!status) *out = domain;
   return status;
+}
+
+// The first variant for GPUs, or for CPUs, that this machine can run, -1 without one; `only` allows one name, null any.
+inline int best_variant(const Registration& r, bool gpu, const char* only) {
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    if ((v.capability > 0) != gpu || (only && strcmp(only, v.name) != 0)) continue;
+    if (cpu_has_all(v.features, v.feature_count) && (!gpu || r.suits(v.capability, v.portable))) return i;
+  }
+  return -1;
+}
+
+// The one variant that the environment allows; null: any.
+inline const char* only_variant() {
+  const char* only = getenv(agreed::ISA);
+  return only && *only ? only : nullptr;
+}
+
+// The variant of the CPU that is registered beside one of the GPU's, for sessions without the GPU's provider; -1: none.
+inline int beside(const Registration& r, int gpu, const char* only) {
+  return gpu < 0 || r.provider ? best_variant(r, false, only) : -1;  // two kernels of one provider would be one too many
 }
 
 // The first caller makes the domains, the others wait for it. They are never released: sessions hold them until they end.
@@ -351,32 +376,26 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.fast_shapes = newer != nullptr;
   runtime.cores = usable_cores();
   ort::Status* status = nullptr;
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    for (int k = 0; k < r.count; ++k)
+      if (v.kernels[k]) describe(r.ops + i * r.count + k, v.kernels[k], v.capability ? r.provider : nullptr);
+  }
   for (int i = 0; i < r.variant_count && !status; ++i) {
-    for (int k = 0; k < r.count; ++k) describe(r.ops + i * r.count + k, r.variants[i].kernels[k], r.provider);
-    status = make_domain(r, i, "", r.domains + i);
+    const bool gpu = r.variants[i].capability > 0;
+    status = make_domain(r, gpu ? i : -1, gpu ? beside(r, i, nullptr) : i, "", r.domains + i);
   }
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
   return status;
 }
 
-// The first variant that this machine can run, -1 without one. The environment variable ISA allows one name only.
-inline int best_variant(const Registration& r) {
-  const char* only = getenv(agreed::ISA);
-  for (int i = 0; i < r.variant_count; ++i) {
-    const Variant& v = r.variants[i];
-    if (only && *only && strcmp(only, v.name) != 0) continue;
-    if (cpu_has_all(v.features, v.feature_count) && (!r.suits || r.suits(v.capability, v.portable))) return i;
-  }
-  return -1;
-}
-
 // What keeps this machine from running any variant.
 inline void say_why(const Registration& r, Words* words) {
-  const char* only = getenv(agreed::ISA);
+  const char* only = only_variant();
   const char* missing = nullptr;
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
-    if (only && *only && strcmp(only, v.name) != 0) continue;
+    if (only && strcmp(only, v.name) != 0) continue;
     for (int k = v.feature_count; k-- > 0;)
       if (!cpu_has(v.features[k])) missing = v.features[k].name;
   }
@@ -409,15 +428,16 @@ ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* bas
   const char* without = api ? switched_off(api, options) : "";
   if (!api || strcmp(without, "1") == 0) return nullptr;
   Words words;
-  if (!has_provider(api, r.provider)) {
-    words << "function bodies run instead of the kernels: this runtime has no " << r.provider;
-    tell(api, options, r.domain, words.text, true);
-    return nullptr;
-  }
-  const int variant = best_variant(r);
-  if (variant < 0) {
+  const char* only = only_variant();
+  const bool there = has_provider(api, r.provider);
+  const int gpu = there && r.suits ? best_variant(r, true, only) : -1;
+  // Kernels of the CPU would take nodes from the bodies that a GPU without kernels runs.
+  const bool on_gpu = !only && gpu < 0 && there && r.suits && r.suits(1, true);
+  const int cpu = on_gpu ? -1 : beside(r, gpu, only);
+  if (gpu < 0 && cpu < 0) {
     words << "function bodies run instead of the kernels: ";
-    say_why(r, &words);
+    if (there) say_why(r, &words);
+    else words << "this runtime has no " << r.provider;
     tell(api, options, r.domain, words.text, true);
     return nullptr;
   }
@@ -427,11 +447,12 @@ ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* bas
     return nullptr;
   }
   if (told(api, options, r.domain)) return nullptr;  // options refuse a domain that they have
-  ort::Domain* domain = r.domains[variant];
-  if (*without)
-    if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
+  ort::Domain* domain = r.domains[gpu >= 0 ? gpu : cpu];
+  if (*without || (only && gpu >= 0))
+    if (ort::Status* status = make_domain(r, gpu, cpu, without, &domain)) return status;
   if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
-  words << agreed::REGISTERED << r.variants[variant].name;
+  words << agreed::REGISTERED << r.variants[gpu >= 0 ? gpu : cpu].name;
+  if (gpu >= 0 && cpu >= 0) words << ", " << r.variants[cpu].name << " in sessions without " << r.provider;
   tell(api, options, r.domain, words.text, false);
   return nullptr;
 }

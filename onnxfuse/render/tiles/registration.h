@@ -23,7 +23,7 @@ struct Op {
   const char* provider;  // null: the CPU
 };
 
-// The kernels of a library for one instruction set.
+// The kernels of a library for one instruction set; null: that one has no kernel for the operator.
 struct Variant {
   const char* name;
   const Kernel* const* kernels;
@@ -33,8 +33,9 @@ struct Variant {
   bool portable;   // for later ones too
 };
 
-// Variants in the order of preference, each with `count` kernels of the same names. The runtime keeps pointers into `ops`,
-// which are `count` for each variant, in static storage as `domains` are.
+// Variants in the order of preference, each with `count` kernels of the same names. A session gets those of one for GPUs,
+// of one for CPUs, or of both. The runtime keeps pointers into `ops`, which are `count` for each variant, in static storage
+// as `domains` are.
 struct Registration {
   const char* domain;
   const Variant* variants;
@@ -42,11 +43,11 @@ struct Registration {
   int count;
   Op* ops;
   ort::Domain** domains;
-  const char* provider;                            // of the runtime; null: the CPU's
-  bool (*suits)(int capability, bool portable);  // whether the GPUs of this machine run a variant; null: it is the CPU's
+  const char* provider;                          // of the runtime, for the variants of GPUs; null: the CPU's
+  bool (*suits)(int capability, bool portable);  // whether the GPUs of this machine run a variant; null: none is for GPUs
 };
 
-// Gives the options the kernels of the first variant that this machine can run; null: good.
+// Gives the options the kernels of the first variants that this machine can run; null: good.
 ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r);
 
 }  // namespace onnxfuse

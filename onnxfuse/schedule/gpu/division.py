@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onnxfuse.ir.fragments import WARP
@@ -68,8 +68,12 @@ class Columns:
 
 
 def columns(d: Division, total: Index) -> Columns:
-    """How the threads at a row share so many elements; in registers only where their number is known."""
+    """How the threads at a row share so many elements; in registers only where their number is known.
+
+    A single element has no others beside it, however wide the accesses to all else of the row are.
+    """
     count = total.constant
+    d = replace(d, width=1) if count == 1 else d
     if d.team == "thread":
         c = Axis("c", total)
         kept = d.kept and count is not None and 0 < count <= SERIAL

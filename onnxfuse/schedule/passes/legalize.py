@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import WIDEST, coefficient
-from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.lanes import TOGETHER, stores_codes
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.lanes import TOGETHER, matrix_load, stores_codes
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Load, Scalar
@@ -32,7 +32,8 @@ def legalize(kernel: Kernel, target: Target | None = None) -> Kernel:
 
 def _phase(phase: Phase, shared: Mapping[str, DType]) -> Phase:
     """A phase with legal statements, memory chosen for its buffers, and the setup that its tasks need."""
-    body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}).body(phase.body)
+    of_threads = {b.name: b for b in phase.locals} if phase.launch is not None else {}
+    body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}, of_threads).body(phase.body)
     streams = any(isinstance(s, Store) and s.stream for s in statements(body))
     return replace(phase, slots=_in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
 
@@ -58,6 +59,7 @@ class _Body:
     """Rewrites the statements of a phase, given the dtypes of buffers and the reductions with vector accumulators."""
 
     buffers: Mapping[str, DType]
+    of_threads: Mapping[str, Buffer] = field(default_factory=dict)  # buffers of a phase that threads run
     scalar: LegalScalars = field(default_factory=LegalScalars)
     around: Loop | None = None  # the vector loop
     carried: dict[str, int] = field(default_factory=dict)  # variables, and the number of vector accumulators of each
@@ -86,8 +88,13 @@ class _Body:
                 return s
 
     def serial_loop(self, s: Loop) -> Loop:
-        """Another loop; of one in a vector loop, whether what it stores is narrowed together."""
+        """Another loop; of one in a vector loop, whether what it stores is narrowed together.
+
+        Of one over lanes, whether it loads matrices.
+        """
         made = replace(s, body=self.body(s.body))
+        if s.kind == "lane":
+            return replace(made, matrices=matrix_load(made, self.of_threads))
         together = self.around is not None and s.kind == "serial" and stores_codes(made, self.around)
         return replace(made, together=TOGETHER) if together else made
 

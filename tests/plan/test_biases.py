@@ -1,0 +1,50 @@
+"""Biases of Gemm on a GPU: added by the kernel that reads the product, and the meaning stays the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.config import Options
+from onnxfuse.ir.dtype import F32, I32, DType
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.biases import biases_apart
+from onnxfuse.plan.legality import CPU, CUDA
+from tests.rules.build import Build, same
+
+LARGE = (512, 768, 1024)  # rows, depth and columns of a product that stays with the runtime
+
+
+def layer(opset: int = 17, dtype: DType = F32, sizes: tuple[int, int, int] = LARGE, **attrs: float) -> Graph:
+    """A Gemm, and two operators that read it."""
+    rows, depth, columns = sizes
+    b = Build(opset)
+    shapes = {"x": (rows, depth), "w": (depth, columns), "b": (columns,), "s": (columns,)}
+    x, w, c, s = (b.input(name, *shape, dtype=dtype) for name, shape in shapes.items())
+    return b.graph(b.node("Mul", b.node("Neg", b.node("Gemm", x, w, c, **attrs)), s))
+
+
+def test_the_kernel_that_reads_a_product_adds_its_bias() -> None:
+    made = plan(layer(), ROWS, Options(target="cuda", arch=("sm_90",)), legality=CUDA)
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Add", "Neg", "Mul"]]
+    (gemm,) = (n for n in made.graph.nodes if n.op == "Gemm")
+    assert len(gemm.inputs) == 2
+    made.graph.verify()
+
+
+def test_on_a_cpu_it_stays_as_it_is() -> None:
+    made = plan(layer(), ROWS, Options(), legality=CPU)
+    assert all(len(n.inputs) == 3 for n in made.graph.nodes if n.op == "Gemm")
+
+
+@pytest.mark.parametrize("graph", [layer(9), layer(beta=0.5), layer(dtype=I32)], ids=["old", "scaled", "integers"])
+def test_biases_that_are_no_plain_additions_stay(graph: Graph) -> None:
+    assert biases_apart(graph) is graph
+
+
+def test_the_graph_means_the_same() -> None:
+    graph = layer(sizes=(6, 20, 9), alpha=0.5)
+    apart = biases_apart(graph)
+    assert [n.op for n in apart.nodes] == ["Gemm", "Add", "Neg", "Mul"]
+    same(graph, apart, terms=20)
