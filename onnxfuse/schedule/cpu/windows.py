@@ -55,15 +55,18 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
 
 
 def _unrolled_ranges(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
-    """The reduction axes to unroll: all but leading ones along which neighbouring outputs share no inputs.
+    """The reduction axes to unroll: all but the one along which neighbouring outputs share no inputs.
 
-    Without the longest axes if there are too many taps; empty if outputs share no inputs at all.
+    Lines come first, which may be outside of the image: their guards are those of all taps of a line. Without the
+    longest axes if there are too many taps; empty if outputs share no inputs at all.
     """
     indices = [e for b in reduce.body for e in indices_of(b)]
     shared = {r for r in reduce.ranges for e in indices if _shares(e, r, x)}
     if not shared:
         return ()
-    looped = next((r for r in reduce.ranges if r not in shared), reduce.ranges[0])
+    guards = [g.index for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
+    lines = {r for e in guards if x not in axes_of(e) for r in axes_of(e)}
+    looped = min(reduce.ranges, key=lambda r: (r not in lines, r in shared))
     made = tuple(r for r in reduce.ranges if r != looped)
     while made and (product([r.extent for r in made]).constant or MOST_TAPS + 1) > MOST_TAPS:
         longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
