@@ -208,13 +208,19 @@ def _block(
 
 def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> Iterator[Term]:
     """The term of each reduction at each unrolled tap, and the remaining guards; taps in padding are left out."""
+    known: dict[Scalar, tuple[Scalar, list[Guard]] | None] = {}  # outputs beside each other have terms in common
     for taps in itertools.product(*(range(r.extent.constant or 0) for r in unrolled)):
         values = {r: Index.of(t) for r, t in zip(unrolled, taps, strict=True)}
         for u, x in enumerate(reduces):
-            term = simplify(substitute_axes(x.body[0], values))
-            if not _idle(term, x.combine):
-                bare, guards = lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
-                yield u, bare[0], guards
+            whole = substitute_axes(x.body[0], values)
+            if whole not in known:
+                term = simplify(whole)
+                idle = _idle(term, x.combine)
+                bare, guards = ((), []) if idle else lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
+                known[whole] = None if idle else (bare[0], guards)
+            found = known[whole]
+            if found is not None:
+                yield u, *found
 
 
 Term = tuple[int, Scalar, list[Guard]]  # number of the reduction, term, guards
