@@ -108,6 +108,22 @@ def _traced_gpt2(gpt2: Any) -> nn.Module:
     return Masked(causal(gpt2.transformer), TOKENS[:2])
 
 
+class Qwen2(nn.Module):
+    """Four layers of Qwen2-0.5B without a cache: input_ids and attention_mask to last_hidden_state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 4}
+        heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
+        config = transformers.Qwen2Config(vocab_size=32000, use_cache=False, **sizes, **heads)
+        self.transformer = plain(transformers.Qwen2Model(config))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """What the last layer says about each token."""
+        result: Tensor = self.transformer(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)[0]
+        return result
+
+
 def _bert(make: Callable[[], Any]) -> Architecture:
     """A BERT of some size."""
     return Architecture(
@@ -127,6 +143,17 @@ def _bert(make: Callable[[], Any]) -> Architecture:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "bert-base": _bert(_bert_base),
+    "qwen2-4-layers": Architecture(
+        make=Qwen2,
+        sample=tokens(32000, 128, types=False),
+        inputs=TOKENS[:2],
+        outputs=("last_hidden_state",),
+        # As GPT-2's: sums grow by every layer.
+        gains=(Gain(r"\.o_proj$", 0.3), Gain(r"\.down_proj$", 0.5)),
+        decomposed_opset=14,
+        calibration=4,
+        axes=AXES,
+    ),
     "gpt2": Architecture(
         make=Gpt2,
         sample=tokens(50257, 128, types=False),

@@ -214,7 +214,13 @@ class Draft:
         spent = cost(node, meaning, lambda v: self.types.get(v) or self.work.types.get(v), self.work.opset)
         dynamic = sum(self.constant_of(i) is None for i in node.inputs if i)
         named = sum(map(bool, node.outputs))
-        return Measure(spent, 1, dynamic + named + self._depth(node, meaning))
+        return Measure(spent, 1, dynamic + named + self._depth(node, meaning) + self._nested(node))
+
+    def _nested(self, node: Node) -> int:
+        """Operands of the Concats that a Concat reads, and one for each of them."""
+        own = {o: n for n in self.nodes for o in n.outputs}
+        inner = [own.get(v) or self.work.node(v) for v in node.inputs] if node.op == "Concat" else []
+        return sum(len(n.inputs) + 1 for n in inner if n is not None and n.op == "Concat")
 
     def _depth(self, node: Node, meaning: Definitions) -> int:
         """The length of the chain of movements and casts that ends in this node."""

@@ -1,4 +1,4 @@
-"""Pairs of data movements that cancel: Concat of a Split, and inverse transpositions around elementwise operators."""
+"""Data movements that cancel or join: Concat of a Split or a Concat, and inverse transpositions with work between."""
 
 from __future__ import annotations
 
@@ -33,6 +33,51 @@ def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(node.outputs[0], source)
 
 
+def nested_concat(work: Work, at: int, trust: bool) -> Draft:
+    """A Concat reads the operands of a Concat along the same axis itself.
+
+    The inner one remains if it has other readers. These have to be elementwise, or join it too, as in DenseNet: it is
+    computed in their kernels then, and not stored.
+    """
+    node = work.nodes[at]
+    axis = _joined_along(work, node)
+    parts: list[str] = []
+    for value in node.inputs:
+        inner = work.node(value)
+        nested = inner is not None and inner.op == "Concat" and inner.standard and value not in work.pinned
+        if inner is not None and nested and _joined_along(work, inner) == axis and _is_recomputed(work, value):
+            parts += inner.inputs
+        else:
+            parts.append(value)
+    if len(parts) == len(node.inputs):
+        raise Miss("no operand is a Concat along the same axis that only elementwise operators read besides")
+    draft = Draft(work, at)
+    return draft.replace(node.outputs[0], draft.node("Concat", parts, node.attrs))
+
+
+def _joined_along(work: Work, node: Node) -> int:
+    """The axis of a Concat of at least two dimensions. Raises Miss."""
+    rank = len(work.type(node.outputs[0]).shape)
+    if rank < 2:
+        raise Miss("the values are vectors, as shapes are")
+    return work.view(node).axis(work.view(node).attr("axis", 0), rank)
+
+
+def _is_recomputed(work: Work, value: str) -> bool:
+    """Whether all readers of a value are elementwise, or a Concat."""
+    readers = [work.nodes[at] for at in work.users.get(value, ())]
+    return all(n.standard and (n.op == "Concat" or _is_elementwise(work, n, value)) for n in readers)
+
+
+def _is_elementwise(work: Work, node: Node, value: str) -> bool:
+    """Whether every element of a node's result is computed from the same element of a value."""
+    definitions = work.definitions(work.maker[node.outputs[0]])
+    parts = list(walk(definitions[0].value))
+    here = tuple(map(Index.of, definitions[0].axes))
+    elementwise = all(x.index == here for x in parts if isinstance(x, Load) and x.source == value)
+    return len(definitions) == 1 and elementwise and not any(isinstance(x, (Reduce, FromIndex)) for x in parts)
+
+
 def inverse_movement(work: Work, at: int, trust: bool) -> Draft:
     """A Transpose or Reshape and its inverse cancel, with elementwise operators of constant scalars in between."""
     outer, chain = work.nodes[at], list[Node]()
@@ -60,11 +105,7 @@ def _only_operand(work: Work, node: Node) -> str:
         raise Miss(f"{node.op} has another operand that is no constant scalar")
     if any(len(work.type(i).shape) > len(work.type(wide[0]).shape) for i in numbers):
         raise Miss(f"{node.op} changes the rank")
-    definitions = work.definitions(work.maker[node.outputs[0]])
-    here = tuple(map(Index.of, definitions[0].axes))
-    parts = list(walk(definitions[0].value))
-    elementwise = all(x.index == here for x in parts if isinstance(x, Load) and x.source == wide[0])
-    if len(definitions) != 1 or not elementwise or any(isinstance(x, (Reduce, FromIndex)) for x in parts):
+    if not _is_elementwise(work, node, wide[0]):
         raise Miss(f"{node.op} is not elementwise")
     return wide[0]
 
@@ -90,6 +131,14 @@ STEPS: tuple[Step, ...] = (
         concat_of_parts,
         frozenset({"Concat"}),
         ("the parts are consecutive along the axis",),
+    ),
+    Step(
+        "nested-concat",
+        "Concat(Concat(x, ...), y, ...) => Concat(x, ..., y, ...)",
+        "exact",
+        nested_concat,
+        frozenset({"Concat"}),
+        ("both are along the same axis", "only elementwise operators and Concat read the inner one"),
     ),
     Step(
         "inverse-movement",

@@ -130,9 +130,15 @@ def by(division: Division | None) -> Iterator[None]:
         if division is not None:
             patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
             patched.enter_context(patch.object(CostRanking, "seconds", _quick_by_winograd))
-            scheduler._scheduled.cache_clear()
-            patched.callback(scheduler._scheduled.cache_clear)
+            forget()
+            patched.callback(forget)
         yield
+
+
+def forget() -> None:
+    """What was scheduled or chosen before is done again."""
+    scheduler._scheduled.cache_clear()
+    convolution._decided.cache_clear()
 
 
 def _quick_by_winograd(judge: CostRanking, way: ScheduleCandidate, *_: Any) -> tuple[float, ...]:

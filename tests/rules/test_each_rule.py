@@ -61,6 +61,14 @@ def _joined(b: Build, *order: int) -> str:
     return _neg(b, str(b.node("Concat", *(parts[k] for k in order), axis=1)))
 
 
+def _nested(b: Build, reader: str) -> str:
+    """Channels joined twice; something else reads what is joined first."""
+    x, y, z = (b.input(name, 2, 3, 4) for name in "xyz")
+    inner = b.node("Concat", x, y, axis=1)
+    other = b.node(reader, inner, **({"axis": -1} if reader == "Softmax" else {}))
+    return str(b.node("Add", b.node("Concat", inner, z, axis=1), b.node("Concat", other, z, axis=1)))
+
+
 def _limited(b: Build, zero: int) -> str:
     x = b.node("Relu", b.node("Mul", _x(b), b.constant(4.0)))
     return str(b.node("QuantizeLinear", x, *parameters(b, 6 / 255, zero)))
@@ -140,6 +148,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.node("Add", b.node("Squeeze", _x(b, "n", 1, "s")), b.constant(np.ones(1, np.float32))),
     ),
     "concat-of-parts": (lambda b: _joined(b, 0, 1), lambda b: _joined(b, 1, 0)),
+    "nested-concat": (lambda b: _nested(b, "Relu"), lambda b: _nested(b, "Softmax")),
     "inverse-movement": (
         lambda b: _neg(b, _transposed(b, b.node("Relu", _transposed(b, _x(b))))),
         lambda b: _neg(b, _transposed(b, b.node("Softmax", _transposed(b, _x(b)), axis=-1))),

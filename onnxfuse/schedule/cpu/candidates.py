@@ -44,39 +44,33 @@ class CostRanking:
     decides the cache level they come from.
     """
 
-    kernel: Kernel  # with its parameters only
+    kernel: Kernel  # its parameters, and scratch of other phases
     symbols: tuple[Symbol, ...]
     target: Cpu
     weights: Container[str]
     run_weight_bytes: float
 
     def best(
-        self, candidates: Sequence[ScheduleCandidate], scratch: Sequence[Buffer], rows: Sequence[Index]
+        self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
         """The candidate with the least predicted time at the usual number of `rows`, and the ranking.
 
-        If the number of rows is symbolic, a larger number counts as much. `scratch` is that of the kernel's other
-        phases.
+        If the number of rows is symbolic, a larger number counts as much.
         """
         if len(candidates) == 1:
             return candidates[0], ()
-        return ranked(candidates, self.predicted(candidates, scratch, rows))
+        return ranked(candidates, self.predicted(candidates, rows))
 
-    def predicted(
-        self, candidates: Sequence[ScheduleCandidate], scratch: Sequence[Buffer], rows: Sequence[Index]
-    ) -> list[tuple[float, float]]:
+    def predicted(self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]) -> list[tuple[float, float]]:
         """Of each candidate the product of its seconds on all machines and sizes, and its seconds on the target."""
         usual = {s.name: USUAL_ROWS for s in self.symbols} | _usual_values(rows)
         open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
         more = [usual | {name: usual[name] * LARGER for name in open_}] if open_ else []
         sizes = [self.nonempty_sizes(values) for values in (usual, *more)]
-        times = [self.seconds(candidate, scratch, sizes[0]) for candidate in candidates]
+        times = [self.seconds(candidate, sizes[0]) for candidate in candidates]
         total = [prod(each) for each in times]
         for values in sizes[1:]:
-            total = [
-                a * prod(self.seconds(candidate, scratch, values))
-                for a, candidate in zip(total, candidates, strict=True)
-            ]
+            total = [a * prod(self.seconds(candidate, values)) for a, candidate in zip(total, candidates, strict=True)]
         return [(product_, each[FEW]) for product_, each in zip(total, times, strict=True)]
 
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
@@ -86,9 +80,7 @@ class CostRanking:
         values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
 
         def total(kernel: Kernel) -> float:
-            return prod(
-                replace(self, kernel=kernel).seconds(ScheduleCandidate("", kernel.phases), kernel.scratch, values)
-            )
+            return prod(replace(self, kernel=kernel).seconds(ScheduleCandidate("", kernel.phases), values))
 
         return min(kernels, key=total)
 
@@ -107,14 +99,12 @@ class CostRanking:
         counts = (1, self.target.cores, self.target.cores * MANY)
         return tuple(replace(self.target, cores=cores) for cores in counts)
 
-    def seconds(
-        self, candidate: ScheduleCandidate, other_scratch: Sequence[Buffer], values: Mapping[str, int]
-    ) -> tuple[float, ...]:
+    def seconds(self, candidate: ScheduleCandidate, values: Mapping[str, int]) -> tuple[float, ...]:
         """The predicted seconds on each of the machines, given a value for each symbol of the kernel.
 
-        `other_scratch` is the scratch of other phases. The cost is that of the legalized kernel.
+        The cost is that of the legalized kernel.
         """
-        kernel = replace(self.kernel, scratch=(*other_scratch, *candidate.scratch), phases=candidate.phases)
+        kernel = replace(self.kernel, scratch=(*self.kernel.scratch, *candidate.scratch), phases=candidate.phases)
         kernel = kernel if kernel.legal else legalize(kernel)
         return tuple(self.time(candidate, kernel, values, machine) for machine in self.machines)
 
@@ -158,13 +148,12 @@ class AsMeasured:
         self,
         ranking: CostRanking,
         candidates: Sequence[ScheduleCandidate],
-        scratch: Sequence[Buffer],
         rows: Sequence[Index],
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
         """The candidate, and the ranking."""
         if len(candidates) == 1:
             return candidates[0], ()
-        predicted = ranking.predicted(candidates, scratch, rows)
+        predicted = ranking.predicted(candidates, rows)
         usual = [i for i, candidate in enumerate(candidates) if candidate.usual]
         first, _ = ranked([candidates[i] for i in usual], [predicted[i] for i in usual])
         wanted = dict(self.instead).get(first.name)
@@ -177,7 +166,7 @@ class AsMeasured:
 
 
 Best = Callable[
-    [CostRanking, Sequence[ScheduleCandidate], Sequence[Buffer], Sequence[Index]],
+    [CostRanking, Sequence[ScheduleCandidate], Sequence[Index]],
     tuple[ScheduleCandidate, tuple[Choice, ...]],
 ]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf, prod
 
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer
+from onnxfuse.ir.kernel import Buffer, Choice
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.candidates import FEW, CostRanking, ScheduleCandidate
+from onnxfuse.schedule.cpu.alike import buffers_of, form_of, restricted
+from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
+from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import Division, FilterNests, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
@@ -27,42 +31,75 @@ LINE = 64  # assumed value of symbols, where they are not known; 1 of those that
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithms:
-    """The choice of algorithm: cost ranking, intermediate values of the kernel, and the places of all values.
+class Decided:
+    """The choice for a contraction: the direct candidate's name and how all are ranked, or a division of Winograd's."""
 
-    Without `winograd` everything is direct.
-    """
+    direct: str
+    choices: tuple[Choice, ...]
+    division: Division | None
+    by: Contraction  # the first of those that are alike
+    candidate: ScheduleCandidate  # its own
 
-    ranking: CostRanking
-    values: tuple[Buffer, ...]
-    places: dict[str, Place]
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A contraction in a phase of its own; equal to those that are alike, for which the choice is the same."""
+
+    form: Hashable
+    best: Best
     winograd: bool
+    part: AlignedJobs = field(compare=False)
+    ranking: CostRanking = field(compare=False)  # of a kernel with its own buffers only
+    places: dict[str, Place] = field(compare=False)
 
-    def faster(self, t: AlignedJobs, direct: ScheduleCandidate) -> ScheduleCandidate | None:
+    @property
+    def job(self) -> Job:
+        """The contraction itself."""
+        (job,) = self.part.jobs
+        return job
+
+    def direct(self, only: str = "") -> tuple[ScheduleCandidate, ...]:
+        """The direct candidates, or `only` the one of this name."""
+        every = isinstance(self.best, AsMeasured)
+        return gemm_candidates(self.part, self.places, self.ranking.target, every=every, only=only)
+
+    def by_winograd(self, division: Division, filters: FilterNests) -> ScheduleCandidate:
+        """The candidate of a division of Winograd's algorithm."""
+        windows = windows_of(self.job.tiled, self.places) if self.job.tiled is not None else None
+        assert windows is not None, "schedule: Winograd's algorithm was chosen for what is no convolution"
+        phase = winograd_phase(self.job, windows, division, self.places, self.ranking.target, filters)
+        return ScheduleCandidate(f"Winograd {division}", (phase,))
+
+    def decided(self) -> Decided:
+        """The candidate with the least predicted time, as `best` ranks the direct ones."""
+        direct, choices = self.best(self.ranking, self.direct(), [a.extent for a in self.part.rows])
+        found = self._faster(direct) if self.winograd else None
+        division, candidate = found or (None, direct)
+        return Decided(direct.name, choices, division, self, candidate)
+
+    def _faster(self, direct: ScheduleCandidate) -> tuple[Division, ScheduleCandidate] | None:
         """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None."""
-        (job,) = t.jobs
-        windows = windows_of(job.tiled, self.places) if job.tiled is not None and self.winograd else None
-        if job.tiled is None or windows is None:
+        t = self.job.tiled
+        windows = windows_of(t, self.places) if t is not None else None
+        if t is None or windows is None:
             return None
-        sizes, target = self._assumed_sizes(job.tiled, windows), self.ranking.target
-        times = self.ranking.seconds(direct, self.values, sizes)
+        sizes, target = self._assumed_sizes(t, windows), self.ranking.target
+        times = self.ranking.seconds(direct, sizes)
         order = []
-        for at, each in enumerate(divisions_of(job.tiled, windows, target)):
-            least = [least_seconds(job.tiled, windows, each, machine, sizes) for machine in self.ranking.machines]
+        for at, each in enumerate(divisions_of(t, windows, target)):
+            least = [least_seconds(t, windows, each, machine, sizes) for machine in self.ranking.machines]
             order.append((prod(least), at, least[FEW], each))
         best, found = prod(times), None
         filters: FilterNests = {}
         for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
             if least_ > best or here >= GAIN * times[FEW]:
                 continue
-            candidate = ScheduleCandidate(
-                f"Winograd {each}", (winograd_phase(job, windows, each, self.places, target, filters),)
-            )
-            made = self.ranking.seconds(candidate, self.values, sizes)
+            candidate = self.by_winograd(each, filters)
+            made = self.ranking.seconds(candidate, sizes)
             total = prod(made) if made[FEW] < GAIN * times[FEW] else inf
             if total < best or (total == best and found is not None and at < found[0]):
-                best, found = total, (at, candidate)
-        return found[1] if found is not None else None
+                best, found = total, (at, each, candidate)
+        return found[1:] if found is not None else None
 
     def _assumed_sizes(self, t: Tiled, w: Windows) -> Mapping[str, int]:
         """A value for each symbol of the kernel: 1 where it counts images, else `LINE`, also behind the convolution."""
@@ -70,13 +107,46 @@ class Algorithms:
         images = {s for a in t.rows for s in symbols_of(a.extent)} - inside
         return self.ranking.nonempty_sizes({s.name: 1 if s in images else LINE for s in self.ranking.symbols})
 
-    def separate(
-        self, t: AlignedJobs, direct: Callable[[AlignedJobs], tuple[ScheduleCandidate, object]]
-    ) -> list[AlignedJobs]:
+
+@lru_cache(1024)
+def _decided(of: Contraction) -> Decided:
+    """The choice for contractions that are alike."""
+    return of.decided()
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithms:
+    """The choice of a schedule and an algorithm for contractions, given intermediate values and places of a kernel.
+
+    `best` ranks direct candidates. Without `winograd` everything is direct.
+    """
+
+    ranking: CostRanking
+    best: Best
+    values: tuple[Buffer, ...]
+    places: dict[str, Place]
+    winograd: bool
+
+    def chosen(self, t: AlignedJobs) -> tuple[ScheduleCandidate, tuple[Choice, ...], bool]:
+        """The candidate for a contraction in a phase of its own, how direct ones are ranked, and whether it is one."""
+        (job,) = t.jobs
+        own = restricted(self.ranking, self.values, buffers_of(job))
+        form = form_of(job, self.places, own)
+        of = Contraction(form, self.best, self.winograd, t, own, self.places)
+        found = _decided(of) if form is not None else of.decided()
+        if found.by is of:
+            candidate = found.candidate
+        elif found.division is not None:
+            candidate = of.by_winograd(found.division, {})
+        else:
+            (candidate,) = of.direct(found.direct)
+        return candidate, found.choices, found.division is None
+
+    def separate(self, t: AlignedJobs) -> list[AlignedJobs]:
         """A chain of contractions, split at those that are faster in a phase of their own."""
         for at, job in enumerate(t.jobs if self.winograd else ()):
             alone = align([job])
-            if alone is not None and self.faster(alone, direct(alone)[0]):
+            if alone is not None and not self.chosen(alone)[2]:
                 return [*partition(t.jobs[:at], self.places), alone, *partition(t.jobs[at + 1 :], self.places)]
         return [t]
 

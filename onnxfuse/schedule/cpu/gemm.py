@@ -203,11 +203,10 @@ def tile_heights(t: Tiled, offset: Index, target: Cpu) -> tuple[int, ...]:
 
 
 def gemm_candidates(
-    t: AlignedJobs, places: dict[str, Place], target: Cpu, *, every: bool = False
+    t: AlignedJobs, places: dict[str, Place], target: Cpu, *, every: bool = False, only: str = ""
 ) -> tuple[ScheduleCandidate, ...]:
-    """The schedule candidates of one contraction; with `every` those for tuning too."""
-    job = t.jobs[0]
-    tiled = job.tiled
+    """The schedule candidates of one contraction; with `every` those for tuning too, or `only` the one of this name."""
+    (job,), tiled = t.jobs, t.jobs[0].tiled
     assert tiled is not None
     schedules = usual = gemm_schedules(tiled, places[tiled.left.source].offset(tiled.left.index), target)
     schedules = (*usual, *tuning_schedules(usual, tiled, target)) if every else usual
@@ -222,7 +221,7 @@ def gemm_candidates(
     )
     finishes: dict[tuple[tuple[str, Index], int], tuple[Stmt, ...]] = {}
     candidates = []
-    for s in schedules:
+    for s in schedules if not only else [next(s for s in schedules if str(s) == only)]:
         frame = Frame(shared, m, Index.of(first), s.tile_rows, places)
         sums = (C, ZERO) if s.k_splits == 1 else apart
         if (sums, s.tile_rows) not in finishes:

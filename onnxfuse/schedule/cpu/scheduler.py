@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,11 +20,10 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, ScheduleCandidate
+from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
-from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
@@ -176,25 +175,17 @@ def _nests(
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not j.nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
-    algorithms = Algorithms(ranking, values, prepared.places, winograd)
-
-    def direct(
-        part: AlignedJobs, other_scratch: Sequence[Buffer] = values
-    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
-        candidates = gemm_candidates(part, prepared.places, target, every=isinstance(best, AsMeasured))
-        return best(ranking, candidates, other_scratch, [a.extent for a in part.rows])
-
+    algorithms = Algorithms(ranking, best, values, prepared.places, winograd)
     empty = all(product(p.shape) == ZERO for p in c.outputs)
     parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
-    parts = [one for part in parts for one in (algorithms.separate(part, direct) if chained(part.jobs) else [part])]
+    parts = [one for part in parts for one in (algorithms.separate(part) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
         if _is_exchanged(part.jobs[0]):
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
         elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            candidate, compared = direct(part, scratch)
-            candidate = algorithms.faster(part, candidate) or candidate
+            candidate, compared, _ = algorithms.chosen(part)
             phases.extend(candidate.phases)
             scratch.extend(candidate.scratch)
             choices.extend(compared)

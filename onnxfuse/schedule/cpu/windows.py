@@ -55,15 +55,18 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
 
 
 def _unrolled_ranges(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
-    """The reduction axes to unroll: all but leading ones along which neighbouring outputs share no inputs.
+    """The reduction axes to unroll: all but the one along which neighbouring outputs share no inputs.
 
-    Without the longest axes if there are too many taps; empty if outputs share no inputs at all.
+    Lines come first, which may be outside of the image: their guards are those of all taps of a line. Without the
+    longest axes if there are too many taps; empty if outputs share no inputs at all.
     """
     indices = [e for b in reduce.body for e in indices_of(b)]
     shared = {r for r in reduce.ranges for e in indices if _shares(e, r, x)}
     if not shared:
         return ()
-    looped = next((r for r in reduce.ranges if r not in shared), reduce.ranges[0])
+    guards = [g.index for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
+    lines = {r for e in guards if x not in axes_of(e) for r in axes_of(e)}
+    looped = min(reduce.ranges, key=lambda r: (r not in lines, r in shared))
     made = tuple(r for r in reduce.ranges if r != looped)
     while made and (product([r.extent for r in made]).constant or MOST_TAPS + 1) > MOST_TAPS:
         longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
@@ -205,13 +208,19 @@ def _block(
 
 def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> Iterator[Term]:
     """The term of each reduction at each unrolled tap, and the remaining guards; taps in padding are left out."""
+    known: dict[Scalar, tuple[Scalar, list[Guard]] | None] = {}  # outputs beside each other have terms in common
     for taps in itertools.product(*(range(r.extent.constant or 0) for r in unrolled)):
         values = {r: Index.of(t) for r, t in zip(unrolled, taps, strict=True)}
         for u, x in enumerate(reduces):
-            term = simplify(substitute_axes(x.body[0], values))
-            if not _idle(term, x.combine):
-                bare, guards = lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
-                yield u, bare[0], guards
+            whole = substitute_axes(x.body[0], values)
+            if whole not in known:
+                term = simplify(whole)
+                idle = _idle(term, x.combine)
+                bare, guards = ((), []) if idle else lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
+                known[whole] = None if idle else (bare[0], guards)
+            found = known[whole]
+            if found is not None:
+                yield u, *found
 
 
 Term = tuple[int, Scalar, list[Guard]]  # number of the reduction, term, guards

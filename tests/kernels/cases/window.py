@@ -101,6 +101,8 @@ def convolutions() -> list[Case]:
         conv("groups4_stride", (2, 48, 9, 8), (48, 4, 3, 3), group=12, strides=(2, 2), **three),
         conv("groups8", (1, 48, 7, 7), (48, 8, 3, 3), group=6, **three, after="clip"),
         conv("groups8_odd", (1, 40, 7, 5), (40, 8, 3, 3), group=5, **three),  # channels are no whole vectors
+        conv("groups8_dilated", (2, 40, 6, 7), (40, 8, 3, 3), group=5, dilations=(2, 2), pads=pads(2)),
+        conv("groups8_stride", (1, 24, 7, 5), (24, 8, 3, 3), group=3, strides=(1, 2), **three, after="residual"),
         conv("groups8_five", (1, 32, 9, 10), (32, 8, 5, 5), group=4, pads=pads(2)),
         conv("groups16", (1, 48, 8, 15), (48, 16, 3, 3), group=3, **three),
         conv("groups32", (1, 64, 5, 7), (64, 32, 3, 3), group=2, **three, after="residual"),

@@ -16,7 +16,7 @@ from onnxfuse.schedule.passes import driver
 from onnxfuse.schedule.passes.driver import NESTS, Pass, through
 from onnxfuse.target import CPUS, Cpu
 from tests.kernels.cases.row import softmax_chain
-from tests.kernels.compiled import Case, kernel_of
+from tests.kernels.compiled import Case, forget, kernel_of
 from tests.kernels.test_planted_faults import in_phases, is_vector, longer, only_first
 
 SMALL = replace(CPUS["x86-64-v4"], l3_bytes=1)  # whose caches hold no output
@@ -28,9 +28,9 @@ MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Kernels are not taken from those that were made before."""
-    scheduler._scheduled.cache_clear()
+    forget()
     yield monkeypatch
-    scheduler._scheduled.cache_clear()
+    forget()
 
 
 def too_far(kernel: Kernel, *_: Any) -> Kernel:
@@ -91,7 +91,7 @@ def test_candidates_that_are_only_priced_are_verified_in_strict_builds(fresh: py
     counts = []
     for strict in (False, True):
         seen.clear()
-        scheduler._scheduled.cache_clear()
+        forget()
         result = optimize(model, strategy="best", stop_after="schedule", min_group=1, strict=strict)
         counts.append(len(seen))
         assert result.kernels == 1

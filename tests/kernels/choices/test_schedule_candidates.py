@@ -42,7 +42,7 @@ def copy(name: str, tasks: int, times: Index) -> ScheduleCandidate:
 
 def test_the_fastest_is_chosen_and_all_are_reported():
     ways = [copy("twice", 64, Index.of(2)), copy("once", 64, Index.of(1)), copy("thrice", 64, Index.of(3))]
-    best, (choice,) = judge().best(ways, (), [Index.of(8)])
+    best, (choice,) = judge().best(ways, [Index.of(8)])
     assert best.name == "once"
     assert [name for name, _ in choice.candidates] == ["once", "twice", "thrice"]
     assert [s for _, s in choice.candidates] == sorted(s for _, s in choice.candidates)
@@ -50,18 +50,18 @@ def test_the_fastest_is_chosen_and_all_are_reported():
 
 def test_of_equal_candidates_the_first_is_chosen():
     ways = [copy(name, 64, Index.of(1)) for name in "abc"]
-    assert judge().best(ways, (), [Index.of(8)])[0].name == "a"
-    assert judge().best(ways[::-1], (), [Index.of(8)])[0].name == "c"
+    assert judge().best(ways, [Index.of(8)])[0].name == "a"
+    assert judge().best(ways[::-1], [Index.of(8)])[0].name == "c"
 
 
 def test_a_single_candidate_has_no_predicted_time():
-    assert judge().best([copy("only", 4, M)], (), []) == (copy("only", 4, M), ())
+    assert judge().best([copy("only", 4, M)], []) == (copy("only", 4, M), ())
 
 
 def test_tasks_for_two_cores_are_too_few():
     """Two tasks do as well as 64 on two cores."""
     few, many = copy("few", 2, Index.of(1)), copy("many", 64, Index.of(1))
-    best, (choice,) = judge().best([few, many], (), [Index.of(8)])
+    best, (choice,) = judge().best([few, many], [Index.of(8)])
     assert best.name == "many"
     times = dict(choice.candidates)
     assert times["few"] == pytest.approx(times["many"], rel=0.1)
@@ -86,8 +86,8 @@ def test_symbols_stand_for_as_many_rows():
     """A way that takes time for each row is judged by the usual number of rows, or by one where others are known."""
     symbol = Symbol("s0")
     ways = [copy("by rows", 64, M), copy("64 times", 64, Index.of(64))]
-    assert judge((symbol,)).best(ways, (), [M])[0].name == "64 times"
-    assert judge((symbol,)).best(ways, (), [M, Index.of(49)])[0].name == "by rows"
+    assert judge((symbol,)).best(ways, [M])[0].name == "64 times"
+    assert judge((symbol,)).best(ways, [M, Index.of(49)])[0].name == "by rows"
 
 
 def test_long_inputs_count_as_much_as_usual_ones():
@@ -95,7 +95,7 @@ def test_long_inputs_count_as_much_as_usual_ones():
     symbol = Symbol("s0")
     for times, best in ((300, "fixed"), (500, "by rows")):
         ways = [copy("by rows", 64, M), copy("fixed", 64, Index.of(times))]
-        assert judge((symbol,)).best(ways, (), [M])[0].name == best
+        assert judge((symbol,)).best(ways, [M])[0].name == best
 
 
 def made(rows: int | str, depth: int, columns: int, **changes: int) -> Kernel:

@@ -17,14 +17,14 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
-from onnxfuse.schedule.cpu.scheduler import _scheduled, schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
 from onnxfuse.schedule.cpu.winograd import HALF, Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS, Target, runs_here
 from tests.kernels.cases.window import conv, pads
 from tests.kernels.cases.winograd import CASES, WAYS
-from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of, scheduled
+from tests.kernels.compiled import Array, Case, fed, forget, group_of_all, kernel_of, library_of, scheduled
 from tests.kernels.pool_host import Pool, compiler
 from tests.rules.build import Build
 
@@ -168,7 +168,7 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
         group = group_of_all(case.graph)
         lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
         assert not isinstance(lowered, Decision)
-        _scheduled.cache_clear()
+        forget()
         return schedule(lowered, case.layouts, case.graph.constants, CPUS[target], winograd=True)
 
     made = kernel()
