@@ -69,11 +69,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a node does: operations of a kind (a multiply-add is two), and how often it moves all that it touches."""
+    """What a node does: operations of a kind (a multiply-add is two), and how often it moves all that it touches.
+
+    `nodes` counts those that put an image into blocks of channels and back too.
+    """
 
     kind: str
     operations: float
     moves: float = 1.0
+    nodes: int = 1
 
 
 def work_of(call: Call) -> Work:
@@ -184,7 +188,7 @@ def _pooling(call: Call) -> Work:
     window = prod(map(int, shape)) if isinstance(shape, tuple) else image.elements / max(out.elements, 1)
     read, made = (_IN_BLOCKS, _IN_BLOCKS) if blocks else (_EACH_READ, _EACH_WINDOW)
     operations = out.elements * (window + made) + read * image.elements
-    return Work("pooling", float(operations), _TURNED if blocks else 1.0)
+    return Work("pooling", float(operations), *((_TURNED, 3) if blocks else ()))
 
 
 def _reduction(call: Call) -> Work:

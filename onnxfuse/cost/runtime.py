@@ -98,7 +98,8 @@ def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> floa
     alone = max(computing, moved)
     threads = max(1, min(target.cores, int(alone / GRAIN))) if row.divided else 1
     seconds = max(alone * (1 - row.divided + row.divided / threads), shared)
-    return dispatch + seconds + (WAKING if threads > 1 else 0.0)
+    wakes = threads > 1 or (work.nodes > 1 and target.cores > 1)  # images of any size are put into blocks by all
+    return dispatch * work.nodes + seconds + (WAKING if wakes else 0.0)
 
 
 def _moving(call: Call, target: Cpu, run_weight_bytes: float) -> tuple[float, float]:

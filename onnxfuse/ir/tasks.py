@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 TASK = 10_000_000  # picoseconds of work per task
+SHARED = 8_000_000  # picoseconds of work from which a phase has two tasks
 TASKS = 16  # maximum tasks per core
 PLENTY = 4  # tasks per core from which on the second axis is not divided, since its parts may repeat work
 SLOTS = 256  # maximum slots for local buffers of concurrent tasks
@@ -14,7 +15,8 @@ def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int
     if first <= 0 or second <= 0:
         return 0, 0
     wanted, most = picoseconds // TASK, TASKS * cores
-    wanted = 1 if cores == 1 or wanted < 2 else min(-(-wanted // cores) * cores, most)
+    wanted = (1 if picoseconds < SHARED else 2) if wanted < 2 else min(-(-wanted // cores) * cores, most)
+    wanted = 1 if cores == 1 else wanted
     outer = min(wanted, first)
     if outer > 1 and first % outer and first <= most:
         outer = first
@@ -23,4 +25,5 @@ def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int
 
 def few_parts_of(cores: int, picoseconds: int, first: int) -> tuple[int, int]:
     """The same where every task reads all weights (`few_parts_of` in loops.h)."""
-    return (1 if picoseconds < 2 * TASK else min(cores, first), 1) if first > 0 else (0, 0)
+    wanted = cores if picoseconds >= 2 * TASK else 2 if picoseconds >= SHARED and cores > 1 else 1
+    return (min(wanted, first), 1) if first > 0 else (0, 0)

@@ -50,6 +50,7 @@ AGREED = (
     Agreed("SLOTS", tasks.SLOTS, "maximum slots for the local buffers of concurrent tasks"),
     Agreed("STATUS", entries.STATUS, "suffix of a domain: session config entry that says whether its kernels run"),
     Agreed("TASK", tasks.TASK, "picoseconds of work per task"),
+    Agreed("SHARED", tasks.SHARED, "picoseconds of work from which a phase has two tasks"),
     Agreed("TASKS", tasks.TASKS, "maximum tasks per core"),
     Agreed("TILE_DATA", TILE_DATA, "the feature that is requested, and its bit in XCR0"),
     Agreed("TILE_VECTORS", TILE_VECTORS, "vectors per row of a register tile"),

@@ -188,9 +188,10 @@ def test_storing_by_columns_costs_more_than_by_rows():
 
 
 def test_tasks_are_those_of_the_kernels():
-    """As `parts_of` of loops.h divides: tasks of 10 us, as many for each core, the first axis first."""
+    """As `parts_of` of loops.h divides: two tasks from 8 us, then tasks of 10 us, as many for each core."""
     us = 1_000_000
-    assert parts_of(2, 15 * us, 100, 1) == (1, 1)
+    assert parts_of(2, 7 * us, 100, 1) == parts_of(1, 15 * us, 100, 1) == (1, 1)
+    assert parts_of(2, 8 * us, 100, 1) == parts_of(16, 15 * us, 100, 1) == (2, 1)
     assert parts_of(2, 35 * us, 100, 1) == (4, 1)
     assert parts_of(2, 10_000 * us, 100, 9) == (32, 1)
     assert parts_of(2, 10_000 * us, 4, 9) == (4, 8)
@@ -204,7 +205,8 @@ def test_tasks_are_those_of_the_kernels():
 )
 def test_tasks_that_all_read_the_weights_are_as_many_as_cores(cores: int, first: int, parts: tuple[int, int]):
     assert few_parts_of(cores, 10**9, first) == parts
-    assert few_parts_of(cores, 10**7, first) == (min(first, 1), min(first, 1))
+    assert few_parts_of(cores, 10**7, first) == (min(first, cores, 2), min(first, 1))
+    assert few_parts_of(cores, 7 * 10**6, first) == (min(first, 1), min(first, 1))
 
 
 def test_the_mean_of_bounds_lies_between_them():

@@ -9,7 +9,7 @@ from benchmarks.runtime_cases import Case
 from benchmarks.runtime_nodes import profiled
 from onnxfuse.cost.fusions import calls_of, group_seconds
 from onnxfuse.cost.nodes import Call, Tensor, whole, work_of
-from onnxfuse.cost.runtime import KINDS, node_seconds
+from onnxfuse.cost.runtime import KINDS, WAKING, node_seconds
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
@@ -106,7 +106,8 @@ def test_larger_takes_longer_and_more_cores_do_not(kind: str):
     assert times[-1] > times[0] or kind == "view"
     for n in (8, 64, 512, 4096):
         by_cores = [node_seconds(NODES[kind](n), replace(V4, cores=c)) for c in (1, 2, 4, 8, 16)]
-        assert by_cores == sorted(by_cores, reverse=True)
+        woken = WAKING if work_of(NODES[kind](n)).nodes > 1 else 0.0  # whatever the size
+        assert by_cores[1:] == sorted(by_cores[1:], reverse=True) and by_cores[1] <= by_cores[0] + woken
 
 
 def test_every_operator_with_a_row_has_a_kind():

@@ -22,6 +22,12 @@ def test_pools_at_the_border_lie_as_the_runtime_has_them(name: str) -> None:
     assert not made.layouts
 
 
+def test_pools_of_whole_images_take_in_what_is_before_them() -> None:
+    row = BORDERS["global-pool"]
+    made = plan(load(row.build(row.sizes[-1]).SerializeToString(), Options()), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Relu", "GlobalAveragePool", "Sigmoid"]]
+
+
 def test_pools_between_convolutions_lie_channels_last() -> None:
     b = Build()
     x = b.node("Relu", b.node("Conv", b.input("x", 1, 3, 20, 20), b.weights(16, 3, 3, 3)), out="a")

@@ -248,20 +248,25 @@ class _Grower:
         return None
 
     def _multiplied(self, group: int, node: int) -> bool:
-        """Whether a contraction or window of a group reads the result of a node, directly or indirectly."""
+        """Whether a contraction or window of a group reads the result of a node repeatedly, directly or indirectly."""
         pending, seen = [node], {node}
         while pending:
             inside = [a for a in self.units.after[pending.pop()] if self.units.group[a] == group and a not in seen]
-            if any(self.kinds[a].name in (WEIGHTS, WINDOW) for a in inside):
+            if any(self.kinds[a].name in (WEIGHTS, WINDOW) and not self._reduces_images(a) for a in inside):
                 return True
             seen.update(inside)
             pending.extend(inside)
         return False
 
+    def _reduces_images(self, node: int) -> bool:
+        """Whether a node is a pool over whole images: it reads each element once, in the order of memory."""
+        t = self.units.graph.types.get(self.units.nodes[node].outputs[0])
+        return self.kinds[node].images == "pool" and t is not None and product(t.shape[2:]).constant == 1
+
     def _reads_plain(self, group: int, node: int) -> bool:
         """Whether a node reads an image in the runtime's layout: a model input, or a result of the runtime."""
         graph, n = self.units.graph, self.units.nodes[node]
-        if not any(self.kinds[m].spatial for m in self.units.members[group]):
+        if not any(self.kinds[m].spatial and not self._reduces_images(m) for m in self.units.members[group]):
             return False
         others = [v for v in n.inputs if v and v not in graph.constants and v not in self.made]
         return any((t := graph.types.get(v)) is None or len(t.shape) > 2 for v in others)

@@ -24,6 +24,7 @@ constexpr int REQUEST_PERMISSION = 4131;  // of arch_prctl: request to use a pro
 constexpr int SLOTS = 256;  // maximum slots for the local buffers of concurrent tasks
 constexpr char STATUS[] = ".status";  // suffix of a domain: session config entry that says whether its kernels run
 constexpr int TASK = 10000000;  // picoseconds of work per task
+constexpr int SHARED = 8000000;  // picoseconds of work from which a phase has two tasks
 constexpr int TASKS = 16;  // maximum tasks per core
 constexpr int TILE_DATA = 18;  // the feature that is requested, and its bit in XCR0
 constexpr int TILE_VECTORS = 2;  // vectors per row of a register tile

@@ -298,10 +298,12 @@ struct Parts {
 
 // Tasks of about TASK picoseconds of work each, a multiple of the cores and at most TASKS per core. The first axis is divided
 // first, evenly where it is short; the second only where that gives fewer than PLENTY tasks per core: its parts may repeat work.
+// Less work than two tasks is divided between two cores from SHARED picoseconds on.
 ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
   if (first <= 0 || second <= 0) return Parts{0, 0};
   i64 wanted = picoseconds / agreed::TASK, most = agreed::TASKS * (i64)cores;
-  wanted = cores == 1 || wanted < 2 ? 1 : least((wanted + cores - 1) / cores * cores, most);
+  wanted = wanted < 2 ? (picoseconds < agreed::SHARED ? 1 : 2) : least((wanted + cores - 1) / cores * cores, most);
+  if (cores == 1) wanted = 1;
   i64 outer = least(wanted, first);
   if (outer > 1 && first % outer && first <= most) outer = first;
   return Parts{outer, outer >= agreed::PLENTY * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
@@ -310,7 +312,8 @@ ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second
 // For phases whose tasks each read all weights: one task per core.
 ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first) {
   if (first <= 0) return Parts{0, 0};
-  return Parts{picoseconds < 2 * (i64)agreed::TASK ? 1 : least(cores, first), 1};
+  i64 wanted = picoseconds >= 2 * (i64)agreed::TASK ? cores : picoseconds >= agreed::SHARED && cores > 1 ? 2 : 1;
+  return Parts{least(wanted, first), 1};
 }
 
 ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {

@@ -14,6 +14,9 @@ from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.jobs import Job
 
+NARROW = 4  # elements of a row, at most, for which vector lanes are over rows
+MANY = 256  # such rows, at least
+
 
 @dataclass(frozen=True, slots=True)
 class AlignedJobs:
@@ -129,6 +132,20 @@ def _across(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
     )
 
 
+def _narrow(t: AlignedJobs) -> bool:
+    """Whether many rows are reduced that are so short that each would leave most lanes of its vectors empty.
+
+    In phases of their own all jobs use vector lanes over the rows.
+    """
+    reduces = any(isinstance(n, Reduce) for j in t.jobs for n in walk(j.nest.value))
+    if not reduces or any(j.tiled is not None for j in t.jobs):
+        return False
+    inner = [product([a.extent for a in j.nest.axes if a not in t.shared]).constant for j in t.jobs]
+    rows = product([a.extent for a in t.rows]).constant
+    short = all(n is not None and n <= NARROW for n in inner) and inner.count(1) < len(inner)
+    return short and (rows is None or rows >= MANY)
+
+
 def _copied(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
     """Whether each element of adjacent rows is broadcast along an inner axis.
 
@@ -157,6 +174,7 @@ def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bo
             joined is not None
             and enough_parallel(joined)
             and not _across(joined, places)
+            and not _narrow(joined)
             and not _copied(joined, places)
         ):
             current.extend(unit)

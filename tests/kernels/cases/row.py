@@ -111,6 +111,9 @@ def chains() -> list[Case]:
             softmax_turned("N", 19, "H", "W"),
             ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 3, "W": 9}),
         ),
+        Case("softmax_turned_narrow", softmax_turned(1, 3, 20, 17)),
+        Case("softmax_narrow", one("Softmax", 300, 2, axis=-1)),
+        Case("norm_narrow", one("LpNormalization", 260, 4, opset=22, axis=-1, p=1)),
         Case("statistics_between", statistics_between(28, 4)),
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Bind, Kernel, Pack, ReduceLoop, Store, statements
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Pack, ReduceLoop, Store, statements
 from onnxfuse.schedule.cpu.causal_skip import END
 from onnxfuse.target import CPUS
 from tests.kernels.cases.function import CASES as FUNCTIONS
@@ -79,6 +79,28 @@ def test_key_blocks_masked_for_a_whole_tile_are_skipped(name: str, ends: bool) -
     found = [s for phase in kernel.phases for s in statements(phase.body)]
     assert any(isinstance(s, Bind) and s.axis.name == END for s in found) == ends
     assert len(kernel.phases) <= 2
+
+
+@pytest.mark.parametrize(
+    ("graph", "narrow"),
+    [
+        (softmax_turned(1, 2, 20, 20), True),
+        (softmax_turned("N", 4, "H", "W"), True),
+        (one("Softmax", 300, 3, axis=-1), True),
+        (softmax_turned(1, 2, 5, 5), False),
+        (softmax_turned(1, 19, 20, 20), False),
+    ],
+)
+def test_lanes_are_over_rows_where_rows_are_narrow(graph: Graph, narrow: bool) -> None:
+    kernel = kernel_of(Case("g", graph), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    along_a_row = [
+        s
+        for phase in kernel.phases
+        for s in statements(phase.body)
+        if isinstance(s, Loop) and s.kind == "vector" and (s.axis.extent.constant or 1 << 20) < 32
+    ]
+    assert (not along_a_row) == narrow
 
 
 def odd(graph: Graph, rng: np.random.Generator, sizes: Mapping[str, int]) -> dict[str, Array]:

@@ -43,8 +43,8 @@ def tiles(name: str) -> list[Tile]:
         ("conv3_lines_any", "even"),
         ("conv3_lines_strided", "even"),
         ("conv1_lines_strided", "even"),
-        ("conv5_lines", "packed"),  # two pixels of padding at an edge: not even
-        ("conv3_lines_apart", "packed"),
+        ("conv5_lines", "rows"),  # two pixels of padding at an edge: not even
+        ("conv3_lines_apart", "rows"),
         ("conv_whole_height_last", "rows"),  # its 96 lines are copied behind each other
         ("conv3_packed", "packed"),
         ("conv3_packed_parts", "packed"),
