@@ -17,8 +17,7 @@ _LONGEST = 8  # most elementwise nodes between a movement and its inverse
 def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
     """The Concat of all parts of a value, in order, is replaced by the value."""
     node = work.nodes[at]
-    (whole,) = work.definitions(at)
-    axis = work.view(node).axis(work.view(node).attr("axis", 0), len(whole.axes))
+    axis, _ = _joined_along(work, at)
     source, offset = "", ZERO
     for part in node.inputs:
         maker = work.maker.get(part)
@@ -40,12 +39,19 @@ def nested_concat(work: Work, at: int, trust: bool) -> Draft:
     computed in their kernels then, and not stored.
     """
     node = work.nodes[at]
-    axis = _joined_along(work, node)
+    axis, rank = _joined_along(work, at)
+    if rank < 2:
+        raise Miss("the values are vectors, as shapes are")
     parts: list[str] = []
     for value in node.inputs:
         inner = work.node(value)
         nested = inner is not None and inner.op == "Concat" and inner.standard and value not in work.pinned
-        if inner is not None and nested and _joined_along(work, inner) == axis and _is_recomputed(work, value):
+        if (
+            inner is not None
+            and nested
+            and _joined_along(work, work.maker[value])[0] == axis
+            and _is_recomputed(work, value)
+        ):
             parts += inner.inputs
         else:
             parts.append(value)
@@ -55,12 +61,11 @@ def nested_concat(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], draft.node("Concat", parts, node.attrs))
 
 
-def _joined_along(work: Work, node: Node) -> int:
-    """The axis of a Concat of at least two dimensions. Raises Miss."""
-    rank = len(work.type(node.outputs[0]).shape)
-    if rank < 2:
-        raise Miss("the values are vectors, as shapes are")
-    return work.view(node).axis(work.view(node).attr("axis", 0), rank)
+def _joined_along(work: Work, at: int) -> tuple[int, int]:
+    """The axis of a Concat, and its rank. Raises Miss."""
+    (whole,) = work.definitions(at)  # which refuses an axis that is none
+    view, rank = work.view(work.nodes[at]), len(whole.axes)
+    return view.axis(view.attr("axis", 0), rank), rank
 
 
 def _is_recomputed(work: Work, value: str) -> bool:

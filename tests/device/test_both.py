@@ -16,9 +16,9 @@ from onnxfuse.build.nvrtc import libraries
 from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import compiler
-from tests.threads import stand_in
+from tests.threads import driver_mock
+from tests.threads.driver_mock import ON_HOST, Ran
 from tests.threads.layer import ROWS, WIDTH, layer
-from tests.threads.stand_in import ON_HOST, Ran
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -34,7 +34,7 @@ OTHERS = [each for each in onnxruntime.get_available_providers() if each != "CPU
 class Built:
     """A layer built for both, inputs for it, and what it makes of them."""
 
-    made: stand_in.Built
+    made: driver_mock.Built
     inputs: Path
     wanted: np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("both")
     onnx.save(layer(), folder / "layer.onnx")
-    made = stand_in.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", CPU))
+    made = driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", CPU))
     rng = np.random.default_rng(1)
     feeds = {"x": rng.normal(size=(3, ROWS, WIDTH)), "mask": -np.abs(rng.normal(size=(3, 1, 1, ROWS)))}
     feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
@@ -54,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def ran(built: Built, tmp_path: Path, **how: Any) -> tuple[Ran, int]:
     """A run in a process of its own, which has to be right, and how often the driver launched something."""
-    made = stand_in.ran(built.made, built.inputs, tmp_path, **how)
+    made = driver_mock.ran(built.made, built.inputs, tmp_path, **how)
     for got in made.outputs:
         np.testing.assert_allclose(got, built.wanted, rtol=1e-5, atol=1e-5)
     assert not [c for c in made.calls if c.startswith("refused")]

@@ -40,7 +40,7 @@ IN_OTHERS |= {
     "write_stream",
 }  # their time is that of other processes
 ELSEWHERE = {"measured", "node_seconds"}  # called for guided builds and for images
-NO_FUNCTIONS = {"targets", "backends", "name", "legality"}
+NO_FUNCTIONS = {"targets", "beside", "backends", "name", "legality"}
 EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
 
 
