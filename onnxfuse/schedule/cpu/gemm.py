@@ -116,8 +116,8 @@ def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...
     share = -(-count // (2 * target.cores))  # tiles of a task, if all cores get some
 
     def fitting(eighths: int, size: int, most: int) -> int:
-        """How many tiles of `size` bytes a block has: as fit in `eighths` of L2, at most `most`, in even blocks."""
-        return balanced(m and count, max(1, min(target.l2_bytes * eighths // 8 // size, most)))
+        """Tiles of `size` bytes of a block: as fit in `eighths` of L2, at most `most`; even blocks read weights best."""
+        return balanced(count if m and streams else None, max(1, min(target.l2_bytes * eighths // 8 // size, most)))
 
     tiles = floor_div(rows + (tile_rows - 1), Index.of(tile_rows))
     streams = k * n * kind.right.bytes > target.l2_bytes // 16
