@@ -72,11 +72,10 @@ def _fitting(graph: Graph, sets: Sequence[Mapping[str, feeds.Array]], path: Path
     for name, value in ((name, value) for each in sets for name, value in each.items()):
         if (t := graph.types.get(name)) is None:
             continue
-        wanted = t.shape
-        fits = [not isinstance(n, int) or n == m for n, m in zip(wanted, value.shape, strict=False)]
-        if len(wanted) != value.ndim or not all(fits):
+        fits = all(e.constant is None or e.constant == n for e, n in zip(t.shape, value.shape, strict=False))
+        if len(t.shape) != value.ndim or not fits:
             found = f"{name} is {'x'.join(map(str, value.shape))} in {path}"
-            raise UsageError(f"inputs: {found}, and {'x'.join(map(str, wanted))} in the model", hint="leave one out")
+            raise UsageError(f"inputs: {found}, and {'x'.join(map(str, t.shape))} in the model", hint="leave one out")
 
 
 def _without_effect(graph: Graph, options: Options) -> Iterator[str]:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -322,6 +323,23 @@ def test_a_tolerance_below_nothing(onnxfuse: Onnxfuse, model: Path, here: Path, 
     is_one_line(onnxfuse("optimize", model, "out.onnx", flag, value), 2, "is not a tolerance")
     is_one_line(onnxfuse("verify", model, model, flag, value), 2, "is not a tolerance")
     assert files(here) == {"m.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "flags", "wanted"),
+    [((5, 32), (), "batchx64"), ((5, 64, 1), (), "batchx64"), ((5, 64), ("--dim", "batch=3"), "3x64")],
+)
+def test_inputs_that_do_not_fit(
+    onnxfuse: Onnxfuse, here: Path, shape: tuple[int, ...], flags: tuple[str, ...], wanted: str
+):
+    """They could not be run, and every kernel would be given up for it."""
+    body = "g (float[batch, 64] x) => (float[batch, 64] y) { y = Tanh (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {body}'), "x.onnx")
+    np.savez("i.npz", x=np.ones(shape, np.float32))
+    found = "x".join(map(str, shape))
+    said = onnxfuse("optimize", "x.onnx", "o.onnx", "--inputs", "i.npz", *flags)
+    is_one_line(said, 2, f"inputs: x is {found} in i.npz, and {wanted} in the model")
+    assert files(here) == {"x.onnx", "i.npz"}
 
 
 def test_inputs_are_looked_at_before_anything_is_compiled(onnxfuse: Onnxfuse, model: Path, here: Path):
