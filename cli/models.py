@@ -14,7 +14,7 @@ from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.load import load
 from onnxfuse.load.dims import MOST, is_extent
 from onnxfuse.pipeline.outputs import STREAM
-from onnxfuse.plan.sizes import signal_sizes
+from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.runtime import feed_limits, feeds
 
 from . import show
@@ -85,10 +85,11 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
 
 def signals_of(path: Path, inputs: str | None) -> Mapping[str, int]:
     """Usual numbers of samples, by open dimension that counts them; none with `--inputs`, or where it is not known."""
-    if inputs is not None or not any(isinstance(d, str) for each in _inputs(path) for d in each.shape or ()):
+    open_floats = [x for x in _inputs(path) if x.dtype.kind == "f" and any(isinstance(d, str) for d in x.shape)]
+    if inputs is not None or not open_floats:  # the model need not be loaded for it
         return {}
     with suppress(OnnxFuseError):
-        return signal_sizes(load(path, Options()))
+        return signal_dims(load(path, Options()))
     return {}
 
 

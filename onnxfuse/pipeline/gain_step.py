@@ -22,7 +22,7 @@ from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
 from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
 from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.plan.sizes import input_symbols, signal_sizes
+from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
 from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
@@ -221,5 +221,4 @@ def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
     """
     loaded = have(b.loaded)
     given: Mapping[str, int] = loaded.source.dims
-    signals = {name: n for name, n in signal_sizes(loaded).items() if name in input_symbols(loaded).values()}
-    return [{**signals, **each, **given} for each in hinted(context.options.dim_hint)]
+    return [{**signal_dims(loaded), **each, **given} for each in hinted(context.options.dim_hint)]

@@ -39,8 +39,12 @@ def symbols_in(types: Iterable[TensorType | None]) -> list[str]:
 
 def input_symbols(graph: Graph) -> dict[str, str]:
     """The symbols in the shapes of the inputs, with what people call them: `x[2]` where a dimension has no name."""
-    names = symbols_in(map(graph.types.get, graph.inputs))
-    return {s: "{0}[{2}]".format(*s[1:].rpartition("_")) if s.startswith("?") else s for s in names}
+    return {s: _called(s, "{0}[{2}]") for s in symbols_in(map(graph.types.get, graph.inputs))}
+
+
+def _called(symbol: str, form: str) -> str:
+    """The name of a dimension; one without a name is told by input and axis, in this form."""
+    return form.format(*symbol[1:].rpartition("_")) if symbol.startswith("?") else symbol
 
 
 def batches_of(graph: Graph) -> list[str]:
@@ -63,15 +67,27 @@ def sizes_of(graph: Graph, values: Sequence[int]) -> list[dict[str, int]]:
 def signal_sizes(graph: Graph) -> dict[str, int]:
     """Usual numbers of samples, by symbol: as many as give a usual number of frames.
 
-    A symbol counts samples where it is the only open extent of an input beside the batch, and some value has one more
-    element for every 64 or more of them: frames of a spectrum, or what strided convolutions over a waveform leave.
+    A symbol counts samples where it is the only open extent of an input of floats beside the batch, and some value has
+    one more element for every 64 or more of them: frames of a spectrum, or what strided convolutions over a waveform
+    leave.
     """
     batches = batches_of(graph)
-    inputs = [t.shape for v in graph.inputs if (t := graph.types.get(v)) is not None and len(t.shape) <= 3]
-    alone = [names for shape in inputs if len(names := [s for s in _names(shape) if s not in batches]) == 1]
+    floats = [t.shape for v in graph.inputs if (t := graph.types.get(v)) is not None and t.dtype.floating]
+    alone = [
+        names
+        for shape in floats
+        if len(shape) <= 3 and len(names := [s for s in _names(shape) if s not in batches]) == 1
+    ]
+    if not alone:
+        return {}
     extents = {e for t in graph.types.values() if t is not None for e in t.shape if e.constant is None}
     found = {name: _samples_per_frame(name, extents) for (name,) in alone}
     return {name: min(FEW_SIZES[1] * n, _SAMPLES) for name, n in found.items() if n >= _FRAME}
+
+
+def signal_dims(graph: Graph) -> dict[str, int]:
+    """The same by dimension, as generated inputs name them: `x.2` where a dimension has no name."""
+    return {_called(s, "{0}.{2}"): n for s, n in signal_sizes(graph).items()}
 
 
 def _samples_per_frame(name: str, extents: Iterable[Index]) -> int:

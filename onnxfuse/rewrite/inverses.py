@@ -46,15 +46,8 @@ def nested_concat(work: Work, at: int, trust: bool) -> Draft:
     for value in node.inputs:
         inner = work.node(value)
         nested = inner is not None and inner.op == "Concat" and inner.standard and value not in work.pinned
-        if (
-            inner is not None
-            and nested
-            and _joined_along(work, work.maker[value])[0] == axis
-            and _is_recomputed(work, value)
-        ):
-            parts += inner.inputs
-        else:
-            parts.append(value)
+        nested = nested and _joined_along(work, work.maker[value])[0] == axis and _is_recomputed(work, value)
+        parts += inner.inputs if inner is not None and nested else [value]
     if len(parts) == len(node.inputs):
         raise Miss("no operand is a Concat along the same axis that only elementwise operators read besides")
     draft = Draft(work, at)

@@ -116,7 +116,7 @@ def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...
     share = -(-count // (2 * target.cores))  # tiles of a task, if all cores get some
 
     def fitting(eighths: int, size: int, most: int) -> int:
-        """Tiles of `size` bytes of a block: as fit in `eighths` of L2, at most `most`; blocks that stream are even."""
+        """Tiles of `size` bytes of a block, from 1 to `most`: what fits in `eighths` of L2; even if weights stream."""
         return balanced(count if m and streams else None, max(1, min(target.l2_bytes * eighths // 8 // size, most)))
 
     tiles = floor_div(rows + (tile_rows - 1), Index.of(tile_rows))
