@@ -12,9 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -23,11 +21,10 @@ import pytest
 
 from models.small.swin import swin
 from onnxfuse.build.nvrtc import libraries
-from onnxfuse.report.result import Result
+from tests.device.built import Built, built_layer
 from tests.kernels.pool_host import compiler
 from tests.threads import driver_mock
-from tests.threads.driver_mock import HERE, ON_HOST, Ran
-from tests.threads.layer import ROWS, WIDTH, layer
+from tests.threads.driver_mock import HERE, ON_HOST
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -38,46 +35,13 @@ pytestmark = [
 BODIES = "function bodies run instead of the kernels"
 
 
-@dataclass(frozen=True)
-class Built:
-    """A layer built for GPUs, inputs for it, and what it makes of them."""
-
-    made: driver_mock.Built
-    inputs: Path
-    wanted: np.ndarray[Any, Any]
-
-    @property
-    def result(self) -> Result:
-        """What the build said."""
-        return self.made.result
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp("gpu")
-    onnx.save(layer(), folder / "layer.onnx")
-    made = driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
-    rng = np.random.default_rng(1)
-    feeds = {"x": rng.normal(size=(3, ROWS, WIDTH)), "mask": -np.abs(rng.normal(size=(3, 1, 1, ROWS)))}
-    feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
-    np.savez(folder / "inputs.npz", **feeds)
-    (wanted,) = onnxruntime.InferenceSession(folder / "layer.onnx", providers=["CPUExecutionProvider"]).run(None, feeds)
-    return Built(made, folder / "inputs.npz", wanted)
-
-
-def ran(built: Built, tmp_path: Path, **how: Any) -> Ran:
-    """Two runs in a process of its own."""
-    return driver_mock.ran(built.made, built.inputs, tmp_path, **how)
-
-
-def assert_right(built: Built, made: Ran) -> None:
-    for got in made.outputs:
-        np.testing.assert_allclose(got, built.wanted, rtol=1e-5, atol=1e-5)
+    return built_layer(tmp_path_factory.mktemp("gpu"), ("sm_80", "sm_90"))
 
 
 def test_kernels_run_on_the_stream_and_give_the_same(built: Built, tmp_path: Path) -> None:
-    made = ran(built, tmp_path, **ON_HOST)
-    assert_right(built, made)
+    made = built.ran(tmp_path, **ON_HOST)
     assert made.status == "kernels for sm_90"
     assert not [c for c in made.calls if c.startswith("refused")]
     launches = [c for c in made.calls if c.startswith("launch")]
@@ -85,7 +49,7 @@ def test_kernels_run_on_the_stream_and_give_the_same(built: Built, tmp_path: Pat
 
 
 def test_nothing_is_loaded_once_sessions_are_made(built: Built, tmp_path: Path) -> None:
-    calls = [c.split()[0] for c in ran(built, tmp_path, **ON_HOST).calls]
+    calls = [c.split()[0] for c in built.ran(tmp_path, **ON_HOST).calls]
     first = calls.index("launch")
     assert {*calls[:first]} == {"init", "retain", "load"}
     assert {*calls[first:]} == {"launch", "synchronize"}
@@ -103,8 +67,7 @@ def test_nothing_is_loaded_once_sessions_are_made(built: Built, tmp_path: Path) 
 def test_the_best_code_for_a_device_is_taken(
     built: Built, tmp_path: Path, capability: int, status: str, code: str
 ) -> None:
-    made = ran(built, tmp_path, DRIVER_CAPABILITY=str(capability), **ON_HOST)
-    assert_right(built, made)
+    made = built.ran(tmp_path, DRIVER_CAPABILITY=str(capability), **ON_HOST)
     assert made.status == status
     assert {c for c in made.calls if c.startswith("load")} == {f"load {code}"}
 
@@ -122,23 +85,20 @@ def test_the_best_code_for_a_device_is_taken(
 def test_bodies_run_where_no_device_is_for_the_library(
     built: Built, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    made = ran(built, tmp_path, **ON_HOST, **environment)
-    assert_right(built, made)
+    made = built.ran(tmp_path, **ON_HOST, **environment)
     assert made.status.startswith(BODIES)
     assert not [c for c in made.calls if c.startswith(("load", "launch"))]
 
 
 def test_bodies_run_without_a_driver(built: Built, tmp_path: Path) -> None:
-    made = ran(built, tmp_path, driver=False, **ON_HOST)
-    assert_right(built, made)
+    made = built.ran(tmp_path, driver=False, **ON_HOST)
     assert made.status.startswith(BODIES)
 
 
 def test_bodies_run_where_the_runtime_has_no_such_provider(built: Built, tmp_path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this runtime has the provider")
-    made = ran(built, tmp_path)
-    assert_right(built, made)
+    made = built.ran(tmp_path)
     assert made.status == f"{BODIES}: this runtime has no CUDAExecutionProvider"
 
 

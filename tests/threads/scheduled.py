@@ -14,11 +14,11 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
 from tests.kernels.cases import elementwise, function, movement, operator, row, sample
-from tests.kernels.compiled import Case, group_of_all
+from tests.kernels.compiled import Case, check, expected, fed, group_of_all
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
 from tests.threads import attention_cases, division_cases, product_cases, size_cases
-from tests.threads.emulator import compiled
+from tests.threads.emulator import compiled, run
 
 TARGET = GPUS["sm_90"]
 PER_UNIT = 48
@@ -52,6 +52,15 @@ def kernel_of(case: Case) -> Kernel:
     made = scheduled(case)
     assert isinstance(made, Kernel), made
     return made
+
+
+def right_in_any_order(case: Case) -> None:
+    """The text of a kernel of one output gives what is expected, in two orders of threads."""
+    kernel = kernel_of(case)
+    (out,) = kernel.outputs
+    for seed in (1, 2):
+        (got,) = run(kernel, case.name, fed(kernel, case, 0), None, seed)
+        check(got, out.dtype, *expected(case, 0)[out.value])
 
 
 def name_of(case: Case) -> str:

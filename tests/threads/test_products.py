@@ -17,9 +17,8 @@ from onnxfuse.target import MOST_ROWS, gpus_of
 from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
-from tests.threads import emulator
 from tests.threads.product_cases import CASES, TILED
-from tests.threads.scheduled import kernel_of
+from tests.threads.scheduled import kernel_of, right_in_any_order
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -35,11 +34,7 @@ def test_a_product_of_few_rows_is_one_phase_and_right(case: Case) -> None:
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
-    kernel = kernel_of(case)
-    (out,) = kernel.outputs
-    for seed in (1, 2):
-        (got,) = emulator.run(kernel, case.name, fed(kernel, case, 0), None, seed)
-        check(got, out.dtype, *expected(case, 0)[out.value])
+    right_in_any_order(case)
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")

@@ -16,8 +16,7 @@ from onnxfuse.target import gpus_of
 from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
-from tests.threads import emulator
-from tests.threads.scheduled import kernel_of
+from tests.threads.scheduled import kernel_of, right_in_any_order
 from tests.threads.test_attention import without
 
 
@@ -51,12 +50,7 @@ def test_transpositions_go_through_shared_memory_and_are_right(case: Case) -> No
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("name", ["turned_float16", "turned_uneven"])
 def test_its_text_computes_the_same_in_any_order_of_threads(name: str) -> None:
-    case = next(c for c in CASES if c.name == name)
-    kernel = kernel_of(case)
-    (out,) = kernel.outputs
-    for seed in (1, 2):
-        (got,) = emulator.run(kernel, case.name, fed(kernel, case, 0), None, seed)
-        check(got, out.dtype, *expected(case, 0)[out.value])
+    right_in_any_order(next(c for c in CASES if c.name == name))
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
