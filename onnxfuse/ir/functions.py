@@ -73,6 +73,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("add", 2, np.add, laws="ca", unit=0.0),
         Function("sub", 2, np.subtract, unit=0.0),
         Function("mul", 2, np.multiply, laws="ca", unit=1.0),
+        Function("rounded_mul", 2, np.multiply, laws="c", unit=1.0),  # never contracted to a fused multiply-add
         Function("div", 2, _div, 4.0, unit=1.0),
         Function("mod", 2, np.mod, 8.0),
         Function("fmod", 2, np.fmod, 8.0),

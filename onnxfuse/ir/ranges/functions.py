@@ -101,7 +101,7 @@ def applied(fn: str, args: Sequence[Scalar], of: Sequence[Range]) -> Range:
     nan = any(r.nan for r in of)
     if fn == "select":
         return _selected(of)
-    if fn in ("mul", "add", "sub", "div") and len(of) == 2:
+    if fn in _ARITHMETIC and len(of) == 2:
         return _ARITHMETIC[fn](of[0], of[1], args[0] == args[1], nan)
     if fn == "pow":
         return _power(of[0], args[1], of[1], nan)
@@ -173,7 +173,7 @@ def _over(x: float, y: float) -> float:
 
 
 _ARITHMETIC: dict[str, Callable[[Range, Range, bool, bool], Range]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "div": _div,
+    "add": _add, "sub": _sub, "mul": _mul, "rounded_mul": _mul, "div": _div,
 }  # fmt: skip
 
 

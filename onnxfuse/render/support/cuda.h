@@ -266,6 +266,7 @@ template <class T> __device__ inline T sigmoid_(T x) { return (T)1 / ((T)1 + exp
 template <class T> __device__ inline T exp_or_zero_(T x) { return x < (T)-87 ? (T)0 : exp_(x); }
 __device__ inline float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double fma_(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline float rounded_mul_(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float pow_(float a, float b) { return powf(a, b); }
 __device__ inline double pow_(double a, double b) { return pow(a, b); }
 template <class T> __device__ inline T pow_(T a, T b) { return (T)pow((double)a, (double)b); }

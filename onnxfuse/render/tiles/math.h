@@ -104,6 +104,18 @@ ONNXFUSE_INLINE float fma_(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+// a * b, rounded before anything is added to it: the compiler does not see that what is added to is a product.
+template <class V> ONNXFUSE_INLINE V rounded_mul_(V a, V b) {
+  V product = a * b;
+#if defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
 ONNXFUSE_INLINE float trunc_(float x) { return __builtin_truncf(x); }
 ONNXFUSE_INLINE float floor_(float x) { return __builtin_floorf(x); }
 ONNXFUSE_INLINE float ceil_(float x) { return __builtin_ceilf(x); }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.lanes import NEAR, masked
@@ -85,6 +86,8 @@ class LegalScalars:
                 return Apply("snapped", inner.args, x.dtype)
         if x.fn in ORDERED:
             return _ordered(x, args)
+        if x.fn == "mul" and x.dtype == F32 and any(map(_was_integer, args)):
+            return Apply("rounded_mul", args, x.dtype)
         if x.fn == "select" and self.axis is not None:
             test = x.args[0]
             if isinstance(test, Apply) and test.fn == "greater" and test.args == x.args[1:]:
@@ -102,6 +105,14 @@ class LegalScalars:
         if stride not in (ONE, -ONE):
             return None
         return Apply(x.fn, (replace(left, lanes=Lanes("boundary", 1 if stride == ONE else -1)), zero), x.dtype)
+
+
+def _was_integer(x: Scalar) -> bool:
+    """Whether x is an integer as a number: its product with a scale dequantizes it.
+
+    ONNX Runtime rounds that product before it adds a bias. Where the sum is quantized again, its last bit decides a code.
+    """
+    return isinstance(x, Apply) and x.fn == "cast" and x.args[0].dtype.kind in "iu"
 
 
 def _ordered(x: Apply, args: tuple[Scalar, ...]) -> Apply:
