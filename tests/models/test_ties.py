@@ -83,7 +83,9 @@ def dequantized(path: Path, operator: str) -> Path:
 @needs_compiler
 @pytest.mark.parametrize("arch", [(), ("x86-64-v3",)], ids=["native", "x86-64-v3"])
 @pytest.mark.parametrize("operator", ["MatMulInteger", "ConvInteger"])
-def test_dequantized_sums_are_bit_by_bit_those_of_the_runtime(operator: str, arch: tuple[str, ...], tmp_path: Path) -> None:
+def test_dequantized_sums_are_bit_by_bit_those_of_the_runtime(
+    operator: str, arch: tuple[str, ...], tmp_path: Path
+) -> None:
     original = dequantized(tmp_path / "m.onnx", operator)
     result = optimize(
         original, tmp_path / "f.onnx", arch=arch, min_group=1, verify=True, gain=False, cache_dir=str(CACHE), jobs=1

@@ -110,7 +110,7 @@ class LegalScalars:
 def _was_integer(x: Scalar) -> bool:
     """Whether x is an integer as a number: its product with a scale dequantizes it.
 
-    ONNX Runtime rounds that product before it adds a bias. Where the sum is quantized again, its last bit decides a code.
+    ONNX Runtime rounds that product before it adds a bias. Where the sum is quantized again, the last bit decides.
     """
     return isinstance(x, Apply) and x.fn == "cast" and x.args[0].dtype.kind in "iu"
 
