@@ -118,6 +118,14 @@ def chains() -> list[Case]:
     ]
 
 
+def ends_of(*shape: int) -> Graph:
+    """What lies between the least and the greatest element, as parts of it."""
+    b = Build(18)
+    x = b.input("x", *shape)
+    low, high = (b.node(op, x, axes=range(len(shape)), keepdims=0) for op in ("ReduceMin", "ReduceMax"))
+    return b.graph(b.node("Div", b.node("Sub", x, low), b.node("Sub", high, low)))
+
+
 OPS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
 
 
@@ -134,6 +142,9 @@ def reductions() -> list[Case]:
         Case("sum_tall", one("ReduceSum", 5000, 3, opset=12, axes=(0,))),
         Case("sum_any", one("ReduceSum", "A", "N", opset=12, axes=(1,)), ANY_ROWS),
         Case("max_any_first", one("ReduceMax", "A", "N", opset=12, axes=(0,)), ANY_ROWS),
+        Case("sum_whole", one("ReduceSum", 40, 33, 130, opset=12, axes=(0, 1, 2))),
+        Case("max_whole_any", one("ReduceMax", "A", "N", opset=12, axes=(0, 1), keepdims=0), ANY_ROWS),
+        Case("ends_whole", ends_of(64, 9, 257)),
         Case("sum_of_none", one("ReduceSum", 4, 0, opset=12, axes=(1,))),
         Case("sum_into_none", one("ReduceSum", 0, 5, opset=12, axes=(1,))),
         Case("max_of_one", one("ReduceMax", 4, 1, opset=12, axes=(1,))),

@@ -14,7 +14,7 @@ from onnxfuse.ir.kernel import Bind, Kernel, Loop, Pack, ReduceLoop, Store, stat
 from onnxfuse.schedule.cpu.causal_skip import END
 from onnxfuse.target import CPUS
 from tests.kernels.cases.function import CASES as FUNCTIONS
-from tests.kernels.cases.row import norm_chain, one, softmax_chain, softmax_turned, statistics_between
+from tests.kernels.cases.row import ends_of, norm_chain, one, softmax_chain, softmax_turned, statistics_between
 from tests.kernels.compiled import BUILDS, Array, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build, draw
@@ -190,3 +190,17 @@ def test_sums_of_squares_keep_the_layout_of_the_result() -> None:
     stores = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Store)]
     assert len(stores) > 2
     assert not any(s.scattered for s in stores)
+
+
+def test_the_ends_of_a_whole_tensor_are_found_row_by_row_in_one_phase() -> None:
+    kernel = kernel_of(Case("g", ends_of(64, 96, 257)), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    rows, *rest = kernel.phases
+    found = [{s.combine for s in statements(p.body) if isinstance(s, ReduceLoop)} for p in kernel.phases]
+    assert found[0] == {"min", "max"} and [s.extent.constant for s in rows.splits] == [64]
+    assert {combine for part in found[1:] for combine in part} == {"min", "max"} and len(rest) == 3
+
+
+def test_a_short_row_is_not_worth_parts() -> None:
+    kernel = kernel_of(Case("g", one("ReduceMax", 700, 3, opset=12, axes=(0, 1))), CPUS[TARGET])
+    assert isinstance(kernel, Kernel) and len(kernel.phases) == 1

@@ -1,0 +1,74 @@
+"""Reductions of whole tensors to one value, reduced along each of many rows first.
+
+One value has no axis that threads could divide among them. Partial results of rows have one, and two reductions of the
+same rows (the least and the greatest element, for a quantization) become one phase, with whatever makes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from onnxfuse.ir.compose import loads, rebuild, sources, substitute_axes, walk
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.canonical import Canonical
+from onnxfuse.schedule.analysis.memory import dense
+
+PART = "%part"  # suffix of a value's name: what is reduced of it row by row
+FEWEST_ROWS = 16  # for which threads share the work evenly
+SHORTEST_ROW = 64  # elements
+
+
+def in_parts(c: Canonical) -> Canonical:
+    """The group with reductions to one value divided into those of rows and one of their results.
+
+    Rows are along the dimensions of the largest strides. A sum is rounded in another order, whatever the threads.
+    """
+    offsets = {p.name: dense(p.name, p.dtype, p.shape, p.layout).offset for p in c.inputs}
+    made: list[Definition] = []
+    for d in c.definitions:
+        parts: list[Definition] = []
+
+        def go(x: Scalar, d: Definition = d, parts: list[Definition] = parts) -> Scalar | None:
+            rows = _rows(x, offsets) if isinstance(x, Reduce) else ()
+            if not rows or not isinstance(x, Reduce):
+                return None
+            name = f"{d.name}{PART}{len(parts)}"
+            axes = tuple(Axis(f"{name}_{i}", r.extent) for i, r in enumerate(rows))
+            (body,) = x.body
+            body = substitute_axes(body, dict(zip(rows, map(Index.of, axes), strict=True)))
+            inner = tuple(r for r in x.ranges if r not in rows)
+            parts.append(Definition(name, axes, replace(x, ranges=inner, body=(body,))))
+            return replace(x, ranges=rows, body=(Load(name, tuple(map(Index.of, rows)), x.dtype),))
+
+        value = rebuild(d.value, go, lambda i: i) if product(d.shape) == ONE else d.value
+        at = max((i + 1 for i, m in enumerate(made) if any(m.name in sources(p.value) for p in parts)), default=0)
+        made = [*made[:at], *parts, *made[at:], replace(d, value=value)]
+    return replace(c, definitions=tuple(made))
+
+
+def _rows(x: Reduce, offsets: dict[str, Callable[[tuple[Index, ...]], Index]]) -> tuple[Axis, ...]:
+    """The outer ranges of a reduction that are enough rows of enough elements; none if there are no such."""
+    if len(MONOIDS[x.combine].init(x.dtype)) != 1 or any(isinstance(n, Reduce) for b in x.body for n in walk(b)):
+        return ()
+    read = next((n for b in x.body for n in loads(b) if n.index), None)
+    if read is None:
+        return ()
+    at = offsets[read.source](read.index) if read.source in offsets else None
+
+    def stride(r: Axis) -> float:
+        found = coefficient(at, r) if at is not None else None
+        return -(found.constant or 0) if found is not None and found.constant is not None else -float("inf")
+
+    ranges = sorted(x.ranges, key=stride) if at is not None else list(x.ranges)
+    for n in range(1, len(ranges)):
+        count, row = product([r.extent for r in ranges[:n]]), product([r.extent for r in ranges[n:]])
+        if row.constant is not None and row.constant < SHORTEST_ROW:
+            break
+        if count.constant is None or count.constant >= FEWEST_ROWS:
+            return tuple(ranges[:n])
+    return ()
