@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from onnxfuse.errors import counted
 from onnxfuse.report.page import Page, Table
 from onnxfuse.report.words import Document, count, interval, ms, names, page, refusals, size
 
@@ -13,7 +14,8 @@ from onnxfuse.report.words import Document, count, interval, ms, names, page, re
 def optimize(d: Document) -> Page:
     """The page of `optimize` and `explain`."""
     model = d["model"]
-    left = f"{d['kernels']} kernels ({d['distinct_kernels']} distinct), {d['nodes_left']} left to ONNX Runtime"
+    kernels = counted(d["kernels"], "kernel")
+    left = f"{kernels} ({d['distinct_kernels']} distinct), {d['nodes_left']} left to ONNX Runtime"
     facts = [
         ("model", f"{model['path'] or 'standard input'}, opset {model['opset']}, {size(model['bytes'])}"),
         ("sha256", model["sha256"]),

@@ -102,7 +102,7 @@ def test_names_cannot_break_a_page(onnxfuse: Onnxfuse, fused: Path):
         '{"schema_version": 2, "command": "optimize"}',
     ],
 )
-def test_what_is_no_result(onnxfuse: Onnxfuse, here: Path, content: str):
+def test_files_that_are_no_results_are_refused(onnxfuse: Onnxfuse, here: Path, content: str):
     Path("r.json").write_text(content)
     said = onnxfuse("report", "r.json", "r.html")
     assert said.code == 2 and "Traceback" not in said.err and files(here) == {"r.json"}
@@ -195,7 +195,7 @@ def test_a_cache_on_another_machine(onnxfuse: Onnxfuse, model: Path, here: Path)
     assert "1 from cache" in again.err
 
 
-def test_an_archive_that_lies(onnxfuse: Onnxfuse, here: Path):
+def test_unsafe_members_of_an_archive_are_not_imported(onnxfuse: Onnxfuse, here: Path):
     with tarfile.open("evil.tar", "w") as archive:
         for name in ("../outside", f"ab/{'ab' * 32}.{'cd' * 32}", f"../ab/{'ab' * 32}.{'cd' * 32}", "/tmp/absolute"):
             member = tarfile.TarInfo(name)
