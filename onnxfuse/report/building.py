@@ -40,10 +40,12 @@ def optimize(d: Document) -> Page:
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
     """The figures at the top of the page."""
-    ours, theirs = (_sum(d["groups"], key) for key in ("predicted_ms", "runtime_ms"))
+    priced = [g for g in d["groups"] if None not in (g.get("predicted_ms"), g.get("runtime_ms"))]
+    ours, theirs = (_sum(priced, key) for key in ("predicted_ms", "runtime_ms"))
     found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
     if not found and ours and theirs:
-        found = [("times as fast, predicted for the kernels", f"{theirs / ours:.2f}x")]
+        those = "the kernels" if len(priced) == len(d["groups"]) else f"{len(priced)} of {len(d['groups'])} kernels"
+        found = [(f"times as fast, predicted for {those}", f"{theirs / ours:.2f}x")]
     found += [("nodes", f"{d['nodes_before']} to {d['nodes_after']}"), ("kernels", str(d["kernels"]))]
     return (*found, ("nodes left to ONNX Runtime", str(d["nodes_left"])))
 

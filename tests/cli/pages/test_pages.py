@@ -82,6 +82,18 @@ def test_a_page_of_a_document(onnxfuse: Onnxfuse, fused: Path):
     assert Path("f.md").read_bytes() == Path("f.html").read_bytes()
 
 
+@pytest.mark.parametrize(("priced", "said"), [(2, "the kernels"), (1, "1 of 2 kernels")])
+def test_the_predicted_speedup_is_that_of_kernels_with_both_times(
+    priced: int, said: str, onnxfuse: Onnxfuse, fused: Path
+):
+    whole = json.loads(Path("f.json").read_text())
+    (group, *_), whole["gain"] = whole["groups"], None
+    whole["groups"] = [group | {"predicted_ms": 1.0, "runtime_ms": 3.0 if at < priced else None} for at in range(2)]
+    Path("f.json").write_text(json.dumps(whole))
+    page = onnxfuse("report", "f.json", "--format", "html").out
+    assert f"times as fast, predicted for {said}" in page and "3.00x" in page
+
+
 def test_names_cannot_break_a_page(onnxfuse: Onnxfuse, fused: Path):
     whole = json.loads(Path("f.json").read_text())
     whole["groups"][0]["nodes"] = ["<script>alert(1)</script>", "a|b", "*c*"]
