@@ -10,6 +10,7 @@ from typing import Any
 from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.errors import counted
 from onnxfuse.measure.profile import ModelProfile, profile_models
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.attempts import persistent_child
@@ -162,9 +163,9 @@ def _lines(
 ) -> list[str]:
     if not guilty:
         what = "wrong" if metric == "error" else "slower than its original nodes"
-        return [f"none of {len(rows)} pieces is {what}"]
+        return [f"none of {counted(len(rows), 'piece')} is {what}"]
     worst = guilty[0]
-    lines = [f"{len(guilty)} of {len(rows)} pieces, the worst first", *_table(guilty[:_ROWS], metric), ""]
+    lines = [f"{len(guilty)} of {counted(len(rows), 'piece')}, the worst first", *_table(guilty[:_ROWS], metric), ""]
     lines.append(f"at fault  {_said(worst, metric)}")
     if worst["rules"]:
         lines.append(f"rewrites  {', '.join(worst['rules'])} fired there   (onnxfuse optimize --disable RULE)")

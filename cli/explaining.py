@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfuse.config import Options
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import UsageError, counted
 from onnxfuse.load import everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.state import Tell
@@ -80,8 +80,9 @@ def _explained(
 ) -> list[str]:
     name = result.model.path or "standard input"
     lines = sentence(
-        f"{name}  opset {result.model.opset}, {result.nodes_before} nodes -> {result.kernels} kernels "
-        f"({result.phases} phases); {result.nodes_left} nodes left to ONNX Runtime"
+        f"{name}  opset {result.model.opset}, {counted(result.nodes_before, 'node')} -> "
+        f"{counted(result.kernels, 'kernel')} ({counted(result.phases, 'phase')}); "
+        f"{counted(result.nodes_left, 'node')} left to ONNX Runtime"
     )
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
@@ -89,7 +90,8 @@ def _explained(
         lines += ["", "kernels", *_indented(_kernels(groups))]
     listed = list(_schedules(groups))
     if listed:
-        lines += ["", "schedule candidates, the chosen one first", *_indented(table(listed, right=(1,)))]
+        said = "schedule candidates: the chosen one first (least product of times on one core, on these and on many)"
+        lines += ["", said, *_indented(table(listed, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
     if candidates:

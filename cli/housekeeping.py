@@ -15,7 +15,7 @@ from onnxfuse.build.cache import Cache, Info, default_cache_dir
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import option_fields
 from onnxfuse.emit import Staged
-from onnxfuse.errors import OutputError, ToolchainError, UsageError
+from onnxfuse.errors import OutputError, ToolchainError, UsageError, counted
 from onnxfuse.measure import machine as calibration
 from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import size_of
@@ -55,7 +55,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     facts["measured"] = {"now": calibrate, **asdict(known)} if known is not None else None
     machine = host()
     rows = [
-        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
+        ("machine", f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['system']}"),
         ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
         ("predicted for", f"{target.processor or 'any of this class'}: {target.gflops:.0f} GFLOP/s a core"),
         ("amx", _amx(**facts["amx"])),
@@ -65,7 +65,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
         ("gpu", _about(**facts["gpu"])),
         ("compiler nvrtc", facts["gpu"]["compiler"] or "none: --target cuda needs it (pip install 'onnxfuse[cuda]')"),
-        ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
+        ("cache", f"{root}: {counted(kept.entries, 'entry')}, {bytes_text(kept.bytes)}"),
     ]
     rows += _measured(known)
     return Answer(document("doctor", **facts), tuple(table(rows)))
@@ -101,7 +101,7 @@ def _measured(m: Machine | None) -> list[tuple[str, str]]:
         return [("measured", "nothing yet (--calibrate measures, for --profile-guided)")]
     sizes = (bytes_text(m.l1_bytes), bytes_text(m.l2_bytes), bytes_text(m.l3_bytes))
     return [
-        ("peak", f"{m.gflops:.0f} GFLOP/s a core, {m.cores} cores at work"),
+        ("peak", f"{m.gflops:.0f} GFLOP/s a core, {counted(m.cores, 'core')} at work"),
         ("caches", f"L1 {sizes[0]}, L2 {sizes[1]}, L3 {sizes[2]}"),
         ("reads", f"L2 {m.l2_gbps:.0f}, L3 {m.l3_gbps:.0f}, memory {m.bandwidth:.0f} GB/s by one core"),
         ("", f"memory {m.memory_gbps:.0f} GB/s by all"),
@@ -166,7 +166,7 @@ def cache(action: str, file: str | None, max_size: str, cache_dir: str | None, *
     added = max(0, info.entries - before)
     facts = {"path": info.root, "entries": info.entries, "bytes": info.bytes, "removed": info.removed, "added": added}
     done = {"gc": f", {info.removed} removed", "import": f", {added} added", "export": f", written to {file}"}
-    line = f"{info.root}: {info.entries} entries, {bytes_text(info.bytes)}{done.get(action, '')}"
+    line = f"{info.root}: {counted(info.entries, 'entry')}, {bytes_text(info.bytes)}{done.get(action, '')}"
     return Answer(document("cache", **facts), (line,))
 
 

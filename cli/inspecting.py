@@ -12,7 +12,7 @@ from typing import Any
 from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
-from onnxfuse.errors import OnnxFuseError, UsageError
+from onnxfuse.errors import OnnxFuseError, UsageError, counted
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, everywhere, load
 from onnxfuse.pipeline.groups import facts_of
@@ -81,7 +81,7 @@ def _inspected(facts: Mapping[str, Any]) -> list[str]:
     opsets = ", ".join(f"{name or 'ai.onnx'} {number}" for name, number in facts["opsets"].items())
     lines = [
         f"{facts['path']}  {bytes_text(facts['bytes'])}, IR {facts['ir_version']}, opset {opsets}",
-        f"{facts['nodes']} nodes, {facts['parameters']:,} parameters in {bytes_text(facts['weight_bytes'])}",
+        f"{counted(facts['nodes'], 'node')}, {facts['parameters']:,} parameters in {bytes_text(facts['weight_bytes'])}",
     ]
     lines += [f"input   {name}: {kind}" for name, kind in facts["inputs"].items()]
     lines += [f"output  {name}: {kind}" for name, kind in facts["outputs"].items()]

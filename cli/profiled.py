@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from onnxfuse.errors import counted
 from onnxfuse.measure import ratios
 from onnxfuse.measure.profile import Profile
 from onnxfuse.measure.ratios import Ratio
@@ -27,7 +28,7 @@ def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
         times = (*(model["latency_ms"][key] for key in ("min", "median", "p90", "p99")), model["load_ms"])
         rows.append((model["path"], *map(milliseconds, times), str(model["runs"])))
     lines = list(table(rows, right=(1, 2, 3, 4, 5, 6)))
-    lines.append(f"milliseconds; {found.threads} threads; {_shapes(found.inputs)}")
+    lines.append(f"milliseconds; {counted(found.threads, 'thread')}; {_shapes(found.inputs)}")
     lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
     if found.ratio is not None:
         spread = f"; repetitions of the first differ by {found.spread * 100:.1f} %" if found.spread is not None else ""
@@ -72,7 +73,8 @@ def _memory(models: Sequence[Fields]) -> Iterator[str]:
 def _peaks(peaks: Fields) -> str:
     how = "the best of what was measured here" if peaks["measured"] else "of this machine class, not measured"
     best = f"{peaks['gflops']:.0f} GFLOP/s and {peaks['memory_gbps']:.0f} GB/s from memory"
-    return f"at best   {best} on {peaks['threads']} threads, {how}; `of best` is the share of what these allow"
+    on = counted(peaks["threads"], "thread")
+    return f"at best   {best} on {on}, {how}; `of best` is the share of what these allow"
 
 
 def _kernel_lines(model: Fields) -> list[str]:
@@ -84,7 +86,7 @@ def _kernel_lines(model: Fields) -> list[str]:
     blank = ("-", "-", "-")
     if hidden := kernels[_ROWS:]:
         count = str(sum(k["nodes"] for k in hidden))
-        rows.append((*_cost(_sum(hidden)), count, *blank, f"{len(hidden)} more kernels", ""))
+        rows.append((*_cost(_sum(hidden)), count, *blank, counted(len(hidden), "more kernel"), ""))
     if others:
         rows.append((*_cost(_sum(others)), str(len(others)), *blank, "ONNX Runtime's own", ""))
     return list(table(rows, right=(0, 1, 2, 3, 4, 5)))

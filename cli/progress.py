@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from onnxfuse.errors import counted
+
 from . import show
 from .flags import OTHERS, Choice, flag
 from .show import Screen, bytes_text, milliseconds
@@ -24,28 +26,29 @@ _NAMES = {"build": "compile"}  # names of steps in messages
 
 
 def _read(facts: Mapping[str, Any]) -> str:
-    return f"{facts['path']}  opset {facts['opset']}, {facts['nodes']} nodes, {bytes_text(facts['bytes'])}"
+    return f"{facts['path']}  opset {facts['opset']}, {counted(facts['nodes'], 'node')}, {bytes_text(facts['bytes'])}"
 
 
 def _rewrite(facts: Mapping[str, Any]) -> str:
     rules = ", ".join(f"{rule} {count}" for rule, count in facts["rules"].items())
-    return f"{facts['before']} -> {facts['after']} nodes" + (f" ({rules})" if rules else "")
+    return f"{facts['before']} -> {counted(facts['after'], 'node')}" + (f" ({rules})" if rules else "")
 
 
 def _plan(facts: Mapping[str, Any]) -> str:
-    left = f"{facts['nodes']} nodes -> {facts['kernels']} kernels; {facts['left']} nodes left to ONNX Runtime"
+    made = f"{counted(facts['nodes'], 'node')} -> {counted(facts['kernels'], 'kernel')}"
+    left = f"{made}; {counted(facts['left'], 'node')} left to ONNX Runtime"
     return left + (f"   (why: onnxfuse explain {facts['path']})" if facts["left"] else "")
 
 
 def _compile(facts: Mapping[str, Any]) -> str:
     cached = f", {facts['cached']} from cache" if facts["cached"] else ""
-    return f"{facts['distinct']} distinct kernels{cached}, {facts['compiler']}, {facts['seconds']:.1f} s"
+    return f"{counted(facts['distinct'], 'distinct kernel')}{cached}, {facts['compiler']}, {facts['seconds']:.1f} s"
 
 
 def _verify(facts: Mapping[str, Any]) -> str:
     if facts["ok"] is None:
         return f"not possible: {facts['message']}"
-    sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
+    sets = counted(facts["inputs"], "input")
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
     alone = "; quantized: kernels are compared one by one" if facts["informational"] else ""
@@ -54,8 +57,10 @@ def _verify(facts: Mapping[str, Any]) -> str:
 
 
 def _guide(facts: Mapping[str, Any]) -> str:
-    dropped = f"; {facts['dropped']} are slower as kernels and stay with ONNX Runtime" if facts["dropped"] else ""
-    return f"{facts['measured']} areas measured{dropped}"
+    count = facts["dropped"]
+    slower = "is slower as a kernel and stays" if count == 1 else "are slower as kernels and stay"
+    dropped = f"; {count} {slower} with ONNX Runtime" if count else ""
+    return f"{counted(facts['measured'], 'area')} measured{dropped}"
 
 
 def _gain(facts: Mapping[str, Any]) -> str:
@@ -80,7 +85,7 @@ LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "gain": _gain,
     "wrote": _wrote,
     "note": lambda facts: str(facts["text"]),
-    "tune": lambda facts: f"{facts['measured']} samples measured, {facts['left']} left of this plan",
+    "tune": lambda facts: f"{counted(facts['measured'], 'sample')} measured, {facts['left']} left of this plan",
 }
 
 

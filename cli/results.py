@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from onnxfuse.config import Options
 from onnxfuse.emit.staged import Staged, refuse_existing
-from onnxfuse.errors import OutputError, UsageError
+from onnxfuse.errors import OutputError, UsageError, counted
 from onnxfuse.pipeline.outputs import STREAM, places_of
 from onnxfuse.report.document import envelope, parsed, plain
 from onnxfuse.report.result import Result
@@ -150,7 +150,7 @@ def after_optimize(screen: show.Screen, result: Result) -> None:
         screen.warn(note)
     bugs = [refusal for refusal in result.refusals if refusal.code == "E-INTERNAL"]
     if bugs:
-        screen.warn(f"{len(bugs)} bugs of onnxfuse were worked around; please report them: {bugs[0].reason}")
+        screen.warn(f"worked around {counted(len(bugs), 'bug')} of onnxfuse; please report: {bugs[0].reason}")
     if not result.kernels and result.output.model is not None:
         screen.warn("nothing was fused: the output is a copy of the input   (why: onnxfuse explain)")
     for line in _details(result):
@@ -163,7 +163,7 @@ def _details(result: Result) -> Iterable[str]:
     """The lines of --verbose."""
     yield "seconds   " + ", ".join(f"{step} {seconds:.2f}" for step, seconds in result.seconds.items())
     yield f"memory    {show.bytes_text(result.peak_memory_bytes)} at most"
-    rows = [(g.kernel, f"{len(g.nodes)} nodes", f"{g.phases} phases", g.name) for g in result.groups]
+    rows = [(g.kernel, counted(len(g.nodes), "node"), counted(g.phases, "phase"), g.name) for g in result.groups]
     yield from (f"kernel    {line}" for line in show.table(rows)) if rows else ()
     for refusal in result.refusals:
         yield f"refused   {refusal.code} {' + '.join(refusal.nodes[:3])}: {refusal.reason}"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from onnxfuse.config import Options
-from onnxfuse.errors import DeviceError
+from onnxfuse.errors import DeviceError, counted
 from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
@@ -33,7 +33,9 @@ def tune(model: str, options: Options, tell: Tell, **values: Any) -> Answer:
 
 def _lines(found: Tuned) -> Iterator[str]:
     nodes = sum(s.left for s in found.samples)
-    yield f"measured  {len(found.samples) - nodes} kernels, {nodes} nodes of ONNX Runtime, {found.rounds} plans"
+    kernels = counted(len(found.samples) - nodes, "kernel")
+    left = counted(nodes, "node")
+    yield f"measured  {kernels}, {left} of ONNX Runtime, {counted(found.rounds, 'plan')}"
     if found.samples:
         off = sorted(max(s.predicted_us, 1e-3) / s.measured_us for s in found.samples)
         yield f"          predicted to take {statistics.median(off):.2f} of it (median; {off[0]:.2f} to {off[-1]:.2f})"
@@ -56,7 +58,7 @@ def _lines(found: Tuned) -> Iterator[str]:
 def _schedule(w: FasterSchedule) -> Iterator[str]:
     """The lines of a schedule candidate that was faster than the one predicted best."""
     verdict = "taken" if w.taken else "not taken, since the whole model is not significantly faster"
-    yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
+    yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {counted(w.places, 'place')}: {w.kernel}"
     yield f"          {w.schedule}"
     yield f"          instead of {w.instead_of}"
 
@@ -65,6 +67,6 @@ def _alternative(r: Alternative) -> Iterator[str]:
     """The lines of an alternative plan that was measured in the whole model."""
     verdict = "taken" if r.taken else "left"
     times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"
-    yield f"race      {verdict}: {times}, {r.predicted_ms:.3g} ms predicted, at {r.places} places"
+    yield f"race      {verdict}: {times}, {r.predicted_ms:.3g} ms predicted, at {counted(r.places, 'place')}"
     yield f"          {' | '.join(r.groups)}"
     yield f"          instead of {' | '.join(r.instead_of)}"

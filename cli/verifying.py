@@ -9,6 +9,7 @@ from typing import Any
 
 from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
+from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
@@ -66,7 +67,8 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     if ok and named and not isas:
         ok, message = None, left_out
     if ok is not False and wrong:
-        ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
+        differ = f"{counted(len(wrong), 'fused node')} not equal to the function body"
+        ok, message = False, f"{differ}: {wrong[0].name}: {wrong[0].message}"
     inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
     made = document("verify", models=inputs, targets=isas, **fields)

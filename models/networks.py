@@ -55,14 +55,19 @@ def _small(
 
 
 def _full(
-    name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = (), module: str = ""
+    name: str,
+    what: str,
+    inputs: tuple[Input, ...],
+    symbolic: tuple[Input, ...] = (),
+    module: str = "",
+    **limits: float,
 ) -> tuple[Network, ...]:
     """A full-size network in both forms, and with symbols where it has inputs for that."""
     module = module or ("models.full.text" if inputs[0].kind == "ids" else "models.full.image")
     shapes = {"modern": inputs, "decomposed": inputs} | ({"dynamic": symbolic} if symbolic else {})
     names = {"modern": name, "decomposed": f"{name}.decomposed", "dynamic": f"{name}.dynamic"}
     return tuple(
-        Network(names[form], what, given, module, "export", {"name": name, "form": form}, _FULL_EXTENTS)
+        Network(names[form], what, given, module, "export", {"name": name, "form": form}, _FULL_EXTENTS, **limits)
         for form, given in shapes.items()
     )
 
@@ -99,6 +104,7 @@ NETWORKS: tuple[Network, ...] = (
     *_published("c3d", "C3D, 16 frames of 112 x 112", 3, 16, 112, 112),
     *_published("s3d", "S3D, 16 frames of 112 x 112", 3, 16, 112, 112),
     *_published("yolo-v4", "YOLOv4, 416 x 416", 3, 416, 416),
+    *_full("yolo-v4-boxes", "YOLOv4 with decoded boxes", _image(416), module="models.full.detector", high=1000.0),
     *_full("segformer-b0", "SegFormer-B0, 256 x 256", _image(256), _image(256, "batch")),
     *_small("tiny-bert", "BERT, 2 layers of 64", _tokens(100, 1, 32), "bert", batch=1, sequence=32),
     *_small("tiny-bert.dynamic", "BERT, 2 layers of 64, symbolic", _tokens(100, "batch", "sequence"), "bert"),

@@ -13,6 +13,15 @@ OnnxFuseError            70  a broken promise inside the compiler
 from __future__ import annotations
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, whose plural is formed in -s, -es or -ies: "1 kernel", "3 kernels", "2 entries"."""
+    if number != 1 and noun.endswith("y"):
+        noun = f"{noun[:-1]}ie"
+    elif number != 1 and noun.endswith(("s", "x", "ch")):
+        noun = f"{noun}e"
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class OnnxFuseError(Exception):
     """An error with a stage, a thing, a reason and a next step, printed as one line."""
 

@@ -213,6 +213,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before, too")
     parser.add_argument("--pages", action="store_true", help="write the tables of pages anew; measure nothing")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, metavar="SECONDS", help="wait so long for an idle machine (default: 60)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure (default: the file of this machine)")
     asked = parser.parse_args(argv)
     asked.models = asked.models or ("tiny" if asked.quick else "nine")
@@ -263,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.write_pages()
         return 0
     begin, seconds = time.monotonic(), 0.3 if asked.quick else 2.0
-    if not asked.quick and not wait_for_quiet(0.5, 60.0):
+    if not asked.quick and not wait_for_quiet(0.5, asked.patience):
         say("bench: other work keeps this machine busy: times will be too long, and ratios too close to 1")
     about = {**machine.facts(), "quick": asked.quick}
     asked.json = asked.json or (OUT / "bench.json" if asked.quick else results.path_of(about))

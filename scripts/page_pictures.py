@@ -28,7 +28,7 @@ PICTURES = {
     "profile.png": ("demo-bert", "profile", "light", ""),
     "diff.png": ("demo-bert", "diff", "light", TAP),
     "bert-base.png": ("bert-base.decomposed", "explain", "light", SELECT),
-    "detector.png": ("yolo-v4.decomposed", "explain", "light", TIMES),
+    "detector.png": ("yolo-v4-boxes.decomposed", "explain", "light", TIMES),
 }
 
 

@@ -284,9 +284,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Candidate schedules of the same computation with their predicted seconds, best first: that one was chosen."""
+    """Candidate schedules of the same computation with their predicted seconds; the first was chosen."""
 
     candidates: tuple[tuple[str, float], ...]
+    substitutable: bool = True  # whether another candidate can be scheduled in place of the first, to be measured
 
 
 @dataclass(frozen=True, slots=True)

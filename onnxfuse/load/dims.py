@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from onnxfuse.config import Options
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import UsageError, counted
 from onnxfuse.ir.dtype import dtype_of
 from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import TensorType
@@ -156,7 +156,7 @@ def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] |
         declared = (None,) * len(wanted)
     if len(declared) != len(wanted):
         raise UsageError(
-            f"load: --input-shape {text} has {len(wanted)} dimensions, the input has {len(declared)}",
+            f"load: --input-shape {text} has {counted(len(wanted), 'dimension')}, the input has {len(declared)}",
             hint=f"the model declares {_shape_text(declared)}",
         )
     for i, (have, want) in enumerate(zip(declared, wanted, strict=True)):

@@ -10,6 +10,7 @@ from functools import partial
 import onnx
 
 from onnxfuse.config import Options
+from onnxfuse.errors import counted
 from onnxfuse.ir.absent import OLDEST
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.bodies import Typer, bodies_of
@@ -82,7 +83,7 @@ def _graph(
     _check_subgraph_data(proto, payloads)
     if parts.overridable:
         warnings.append(
-            f"{len(parts.overridable)} initializers are inputs too ({parts.overridable[0]}, ...): "
+            f"inputs are also {counted(len(parts.overridable), 'initializer')} ({parts.overridable[0]}, ...): "
             "callers may change their values, so nothing is computed from them ahead of time "
             "(unless --constant-initializers says that none does)"
         )
@@ -112,7 +113,8 @@ def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
     done = inlined(proto)
     left = proto.functions if done is None else done.functions
     if left:
-        warnings.append(f"{len(left)} functions of the model are not inlined ({left[0].domain}::{left[0].name}, ...)")
+        first = f"{left[0].domain}::{left[0].name}"
+        warnings.append(f"not inlined: {counted(len(left), 'function')} of the model ({first}, ...)")
     return proto if done is None else done
 
 

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError
+from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError, counted
 from onnxfuse.measure.machine import identity
 from onnxfuse.measure.samples import Task, Timed, time_samples
 from onnxfuse.runtime.folders import work_folder
@@ -100,7 +100,7 @@ class Cluster:
             raise DeviceError(f"tune: the cluster at {self._address} is lost: {problem}") from None
         alike = [name for name, facts in found.items() if not isinstance(facts, Exception) and facts == fingerprint()]
         if not alike:
-            said = f"none of its {len(found)} workers has this machine's processor, cores and versions"
+            said = f"none of its {counted(len(found), 'worker')} has this machine's processor, cores and versions"
             raise DeviceError(f"tune: the cluster at {self._address} cannot measure for this machine: {said}")
         return alike
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 Turns: TypeAlias = npt.NDArray[np.float64]
 
-STATISTIC = "median of ratios of neighbouring turns' least times (Hodges-Lehmann)"
+STATISTIC = "median of the ratios of minimum times of adjacent turns (Hodges-Lehmann)"
 CONFIDENCE = 0.95
 SLOWER, NOT_SLOWER, INCONCLUSIVE = "slower", "not slower", "inconclusive"
 

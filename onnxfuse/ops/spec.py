@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from onnxfuse.errors import counted
 from onnxfuse.ir.absent import INVALID, absent
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
@@ -118,7 +119,7 @@ class View:
     def lengths(self, name: str, values: Sequence[Any], wanted: int) -> None:
         """Raise Refused unless a list has the wanted length."""
         if len(values) != wanted:
-            raise self.refuse("E-INVALID", f"{name} has {len(values)} entries, not {wanted}")
+            raise self.refuse("E-INVALID", f"{name} has {counted(len(values), 'entry')}, not {wanted}")
 
     def ints(self, i: int) -> tuple[Index, ...]:
         """Elements of integer input i as constants or functions of extents. Raises Refused where they are not known."""

@@ -75,6 +75,8 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
         schedule = partial(_made, context, made, part)
         every = schedule(())
         for choice in every.choices if every is not None else ():
+            if not choice.substitutable:
+                continue
             (usual, least), *others = choice.candidates
             near = [name for name, seconds in others if seconds <= CLOSE * least][: EACH - 1]
             kernels = [(name, schedule(((usual, name),))) for name in near]

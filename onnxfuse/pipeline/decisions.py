@@ -21,7 +21,7 @@ _FUSED = "none needed: all of them are in kernels"
 _NONE = {
     "E-TYPE": "none: one kernel cannot compute both",
     "E-NUMEL": "none: their loops differ",
-    "E-SHAPE-UNKNOWN": "correct the shapes: they fit in no run",
+    "E-SHAPE-UNKNOWN": "correct the shapes: no sizes satisfy them",
     "E-BROADCAST": "correct the shapes: ONNX Runtime refuses them too",
     "E-INVALID": INVALID,
     "E-DTYPE": "none: no kernel has elements of that type",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onnxfuse.config import Options
-from onnxfuse.errors import AnsweredNo, UsageError
+from onnxfuse.errors import AnsweredNo, UsageError, counted
 from onnxfuse.load import Source
 from onnxfuse.load.tensors import forget_pages
 from onnxfuse.pipeline import finish, gain_step, guided, locked, verdict
@@ -204,7 +204,8 @@ def _shower(options: Options, show: Callable[[str], None] | None) -> Callable[[s
 def _enough(options: Options, b: Build) -> None:
     """Raise AnsweredNo where fewer kernels were made, or planned, than are required."""
     if len(b.all_parts) < options.require_fusion:
-        reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
+        made = counted(len(b.all_parts), "kernel")
+        reason = f"optimize: made {made}, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from onnxfuse.errors import AnsweredNo, DeviceError
+from onnxfuse.errors import AnsweredNo, DeviceError, counted
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline import finish
 from onnxfuse.pipeline import steps as first
@@ -199,7 +199,7 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}
     inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
-    said = f"{len(inside - seen)} kernels in subgraphs were compared only as parts of the whole model"
+    said = f"compared only as parts of the whole model: {counted(len(inside - seen), 'kernel')} in subgraphs"
     notes = (said,) if context.here and inside - seen and said not in b.notes else ()
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 

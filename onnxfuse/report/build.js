@@ -48,7 +48,7 @@ function find(how) {
 /** What the pointer says of a node. */
 function hint(node) {
   const group = node.kernel ? groups.get(node.kernel) : undefined;
-  const where = group ? `${figure(timeOf(group))} ms predicted${state.side === "after" ? "" : ` for ${group.nodes.length} nodes`}` : "";
+  const where = group ? `${figure(timeOf(group))} ms predicted${state.side === "after" ? "" : ` for ${counted(group.nodes.length, "node")}`}` : "";
   const work = node.flops === null || node.flops === undefined ? "" : `${amount(node.flops, "FLOP")}, ${amount(node.bytes, "B")}`;
   return [node.name || node.op, group ? where : "stays with ONNX Runtime", work].filter((line) => line && !line.startsWith("- ")).join("\n");
 }
@@ -80,7 +80,7 @@ function proposed(group) {
   const found = data.candidates.filter((c) => c.code && c.nodes.some((n) => mine.has(n)));
   const said = found.slice(0, SHOWN).map((c) => {
     const time = c.predicted_ms === null ? "" : `, ${figure(c.predicted_ms)} ms`;
-    return `${c.by.join(" ")}: ${c.nodes.length} nodes${time}: ${c.code} ${c.reason}`;
+    return `${c.by.join(" ")}: ${counted(c.nodes.length, "node")}${time}: ${c.code} ${c.reason}`;
   });
   return said.join("; ") + (found.length > SHOWN ? `; and ${found.length - SHOWN} more` : "");
 }
@@ -89,8 +89,7 @@ function proposed(group) {
 function listed(names) {
   let path = names[0].slice(0, names[0].lastIndexOf("/") + 1);
   while (path && !names.every((name) => name.startsWith(path))) path = path.slice(0, path.lastIndexOf("/", path.length - 2) + 1);
-  const count = names.length === 1 ? "1 node" : `${names.length} nodes`;
-  return `${count}${path ? ` of ${path}` : ""}: ${names.map((name) => name.slice(path.length)).join(", ")}`;
+  return `${counted(names.length, "node")}${path ? ` of ${path}` : ""}: ${names.map((name) => name.slice(path.length)).join(", ")}`;
 }
 
 function tell(node) {
@@ -118,7 +117,7 @@ function tell(node) {
     ["rules that fired", [...new Set(rules)].join(", ")],
     ["predicted", group.predicted_ms === null ? "" : `${figure(group.predicted_ms)} ms; ONNX Runtime's own nodes ${figure(group.runtime_ms)} ms`],
     ["bound by", group.bound],
-    ["work", `${amount(group.flops, "FLOP")}, ${amount(group.bytes, "B")}, ${group.phases} phases`],
+    ["work", `${amount(group.flops, "FLOP")}, ${amount(group.bytes, "B")}, ${counted(group.phases, "phase")}`],
     ["other groups", proposed(group)],
     ["schedules", group.schedules.map((each) => each.map((w) => `${w.schedule} ${figure(w.predicted_ms)} ms`).join(" | ")).join("; ")],
   ]));

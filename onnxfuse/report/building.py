@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from onnxfuse.errors import counted
 from onnxfuse.report.page import Page, Table
 from onnxfuse.report.words import Document, count, interval, ms, names, page, refusals, size
 
@@ -13,7 +14,8 @@ from onnxfuse.report.words import Document, count, interval, ms, names, page, re
 def optimize(d: Document) -> Page:
     """The page of `optimize` and `explain`."""
     model = d["model"]
-    left = f"{d['kernels']} kernels ({d['distinct_kernels']} distinct), {d['nodes_left']} left to ONNX Runtime"
+    kernels = counted(d["kernels"], "kernel")
+    left = f"{kernels} ({d['distinct_kernels']} distinct), {d['nodes_left']} left to ONNX Runtime"
     facts = [
         ("model", f"{model['path'] or 'standard input'}, opset {model['opset']}, {size(model['bytes'])}"),
         ("sha256", model["sha256"]),
@@ -38,10 +40,12 @@ def optimize(d: Document) -> Page:
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
     """The figures at the top of the page."""
-    ours, theirs = (_sum(d["groups"], key) for key in ("predicted_ms", "runtime_ms"))
+    priced = [g for g in d["groups"] if None not in (g.get("predicted_ms"), g.get("runtime_ms"))]
+    ours, theirs = (_sum(priced, key) for key in ("predicted_ms", "runtime_ms"))
     found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
     if not found and ours and theirs:
-        found = [("times as fast, predicted for the kernels", f"{theirs / ours:.2f}x")]
+        those = "the kernels" if len(priced) == len(d["groups"]) else f"{len(priced)} of {len(d['groups'])} kernels"
+        found = [(f"times as fast, predicted for {those}", f"{theirs / ours:.2f}x")]
     found += [("nodes", f"{d['nodes_before']} to {d['nodes_after']}"), ("kernels", str(d["kernels"]))]
     return (*found, ("nodes left to ONNX Runtime", str(d["nodes_left"])))
 

@@ -16,6 +16,7 @@ const element = (tag, text, attributes = {}) => {
 };
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const figure = (x) => (x === null || x === undefined ? "-" : Number(x.toPrecision(3)).toString());
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const amount = (x, unit) => {
   if (x === null || x === undefined) return "-";
   for (const [prefix, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (x >= size) return `${figure(x / size)} ${prefix}${unit}`;

@@ -55,7 +55,7 @@ function tell(side, at) {
   const chosen = views[other].nodes(":selected");
   if (chosen.length) views[other].animate({ center: { eles: chosen[0] } }, { duration: 150 });
   const names = partners.map((n) => data.drawing[other].nodes[n].name);
-  const became = side === "before" ? `became a part of ${node.kernel}` : `stands for ${names.length} nodes: ${names.join(", ")}`;
+  const became = side === "before" ? `became a part of ${node.kernel}` : `stands for ${counted(names.length, "node")}: ${names.join(", ")}`;
   const changes = data.differences.filter((d) => d.what === "node" && d.name.startsWith(`${node.name}: `));
   document.getElementById("about").replaceChildren(element("h3", node.name || node.op), facts([
     ["operator", node.op],

@@ -47,7 +47,7 @@ function elements(picture, look, wordOf, collapse, opened) {
   const found = new Map();
   box.forEach((each, at) => {
     if (found.has(each.id)) return;
-    const more = { kind: "more", label: `${each.times} more of these ${each.period} nodes`, colour: css("--card") };
+    const more = { kind: "more", label: `${each.times} more ${each.period === 1 ? "of this node" : `of these ${each.period} nodes`}`, colour: css("--card") };
     const { kind, label, colour } = each.times !== undefined ? more : look(picture.nodes[at], at);
     found.set(each.id, { classes: kind, data: { id: each.id, label, nodes: each.nodes, colour, ink: inkOn(colour) } });
   });

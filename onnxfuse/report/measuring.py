@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onnxfuse.errors import counted
 from onnxfuse.report.page import Page, Table
 from onnxfuse.report.words import Document, count, interval, ms, names, page, refusals, size, small
 
@@ -62,8 +63,8 @@ def _peaks(d: Document) -> list[tuple[str, str]]:
     if not found:
         return []
     how = "measured on this machine" if found["measured"] else "of this machine class, not measured"
-    best = f"{found['gflops']:.3g} GFLOP/s, {found['memory_gbps']:.3g} GB/s from memory, {found['threads']} threads"
-    return [("at best", f"{best}, {how}")]
+    best = f"{found['gflops']:.3g} GFLOP/s, {found['memory_gbps']:.3g} GB/s from memory"
+    return [("at best", f"{best}, {counted(found['threads'], 'thread')}, {how}")]
 
 
 def _sizes(d: Document) -> Table:

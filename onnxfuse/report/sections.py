@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import UsageError, counted
 from onnxfuse.report.building import optimize
 from onnxfuse.report.document import SCHEMA_VERSION
 from onnxfuse.report.measuring import profile, verify
@@ -33,7 +33,8 @@ def page_of(document: Any) -> Page:
 def _diff(d: Document) -> Page:
     first, second = d["models"]
     facts = [
-        (name, f"{m['path']}, {m['nodes']} nodes, sha256 {m['sha256']}") for name, m in (("A", first), ("B", second))
+        (name, f"{m['path']}, {counted(m['nodes'], 'node')}, sha256 {m['sha256']}")
+        for name, m in (("A", first), ("B", second))
     ]
     found = d["differences"]
     facts.append(("differences", str(len(found)) if found else "none: the graphs are equal"))

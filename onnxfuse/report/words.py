@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from onnxfuse.errors import counted
 from onnxfuse.report.page import Page, Table
 
 Document = Mapping[str, Any]
@@ -21,7 +22,7 @@ def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[
     host, versions = d["host"], d["versions"]
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     about = [
-        ("machine", f"{host['cpu']}, {host['cores']} cores, {host['system']}"),
+        ("machine", f"{host['cpu']}, {counted(host['cores'], 'core')}, {host['system']}"),
         ("made with", f"onnxfuse {d['onnxfuse_version']}, Python {host['python']}, {made}"),
     ]
     return Page(title, (*facts, *about), tuple(t for t in tables if t.rows), tuple(notes), **more)

@@ -114,7 +114,7 @@ def test_a_child_answers_its_payload():
     assert python_child(CHILD, payload, stage="test", time_limit=60) == payload
 
 
-def test_what_others_print_is_not_the_answer():
+def test_output_of_libraries_is_not_taken_for_the_answer():
     assert python_child(CHILD, {"do": "noise"}, stage="test") == "quiet"
 
 

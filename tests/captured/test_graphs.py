@@ -129,7 +129,7 @@ def test_a_block_asks_for_more_shared_memory_before_it_runs(tmp_path: Path) -> N
         ("elsewhere", "a launch on another stream than is captured"),
     ],
 )
-def test_what_no_graph_can_hold_is_refused_while_a_stream_is_captured(
+def test_calls_that_cuda_graphs_cannot_record_are_refused_during_capture(
     in_parts: Prepared, what: str, refused: str
 ) -> None:
     """A launcher that did one of these would be found here: each is planted."""

@@ -135,7 +135,7 @@ def test_a_wrong_command_line(
     assert files(here) == {"m.onnx"}
 
 
-def test_nothing_at_all_shows_the_help(onnxfuse: Onnxfuse):
+def test_no_arguments_show_the_help(onnxfuse: Onnxfuse):
     said = onnxfuse()
     assert said.code == 2 and "optimize" in said.err and said.out == ""
 
@@ -352,7 +352,7 @@ def test_inputs_are_looked_at_before_anything_is_compiled(onnxfuse: Onnxfuse, mo
     assert not Path("out.onnx").exists()
 
 
-def test_a_second_model_that_is_none(onnxfuse: Onnxfuse, model: Path, here: Path):
+def test_a_second_file_that_is_no_model(onnxfuse: Onnxfuse, model: Path, here: Path):
     Path("text.onnx").write_text("text", encoding="utf-8")
     for pair in ((model, "text.onnx"), ("text.onnx", model)):
         is_one_line(onnxfuse("verify", *pair), 3, "text.onnx is not an ONNX model")
@@ -360,7 +360,7 @@ def test_a_second_model_that_is_none(onnxfuse: Onnxfuse, model: Path, here: Path
         is_one_line(onnxfuse("bisect", *pair), 3, "text.onnx is not an ONNX model")
 
 
-def test_what_has_no_end_is_no_model(onnxfuse: Onnxfuse, model: Path, here: Path):
+def test_pipes_and_devices_are_refused_as_models(onnxfuse: Onnxfuse, model: Path, here: Path):
     os.mkfifo("fifo")
     for name in ("fifo", "/dev/zero"):
         for verb in ("optimize", "inspect", "explain", "profile"):

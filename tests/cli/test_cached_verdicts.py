@@ -55,7 +55,7 @@ def test_the_same_bytes_are_compared_once(verified: Callable[..., tuple[Verified
     assert second == replace(first, cached=True) and compared == 0
 
 
-def test_who_demands_it_gets_it_anew(verified: Callable[..., tuple[Verified, int]]):
+def test_an_explicit_verify_compares_again(verified: Callable[..., tuple[Verified, int]]):
     verified()
     assert verified(verify=True)[1] == 1
     assert verified(no_cache=True)[1] == 1
@@ -63,13 +63,13 @@ def test_who_demands_it_gets_it_anew(verified: Callable[..., tuple[Verified, int
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"rtol": 0.5}, {"inputs": "x.npz"}])
-def test_other_settings_are_another_question(verified: Callable[..., tuple[Verified, int]], changes: dict[str, Any]):
+def test_other_settings_have_their_own_verdict(verified: Callable[..., tuple[Verified, int]], changes: dict[str, Any]):
     verified()
     np.savez("x.npz", x=np.ones((4, 32), np.float32))
     assert verified(**changes)[1] == 1
 
 
-def test_other_weights_are_another_model(verified: Callable[..., tuple[Verified, int]], model: Path):
+def test_other_weights_have_their_own_verdict(verified: Callable[..., tuple[Verified, int]], model: Path):
     verified()
     proto = onnx.load(model)
     weight = proto.graph.initializer[0]
@@ -79,7 +79,7 @@ def test_other_weights_are_another_model(verified: Callable[..., tuple[Verified,
     assert found.ok and not found.cached and compared == 1
 
 
-def test_only_yes_is_kept(verified: Callable[..., tuple[Verified, int]], tmp_path: Path):
+def test_only_passing_verdicts_are_cached(verified: Callable[..., tuple[Verified, int]], tmp_path: Path):
     """A limit of zero is exceeded: the kernels are given up, and the next build finds that out again."""
     first, second = verified(rtol=0.0, atol=0.0), verified(rtol=0.0, atol=0.0)
     assert first == second and first[1] == 1

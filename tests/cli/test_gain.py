@@ -209,7 +209,7 @@ def test_signals_are_measured_at_a_usual_number_of_frames(
     assert shown.json["inputs"] == {"x": [1, samples]}, "`profile` measures it so, too"
 
 
-def test_where_it_is_measured():
+def test_when_the_gain_is_measured():
     """By default for this machine alone, and where no lock file says what to do."""
 
     class Given:
@@ -222,7 +222,7 @@ def test_where_it_is_measured():
     assert WANTED(Given(arch=("x86-64-v3",), gain=True))  # type: ignore[arg-type]
 
 
-def test_hints_that_are_none(built: Callable[..., Result]):
+def test_invalid_dim_hints_are_refused(built: Callable[..., Result]):
     with pytest.raises(UsageError, match="is not NAME=N,N"):
         built(never, dim_hint=("N=one",))
     with pytest.raises(AnsweredNo):

@@ -45,7 +45,7 @@ def test_it_tells_each_step_on_stderr_only(onnxfuse: Onnxfuse, model: Path):
     steps, end = lines[: lines.index("")], lines[lines.index("") + 1 :]
     assert [line.split()[0] for line in steps] == ["read", "rewrite", "plan", "compile", "verify", "wrote"]
     assert "opset 17, 4 nodes" in said.err
-    assert "4 nodes -> 1 kernels; 0 nodes left to ONNX Runtime" in said.err
+    assert "4 nodes -> 1 kernel; 0 nodes left to ONNX Runtime" in said.err
     assert steps[-1] == "wrote     out.onnx  libout.so  out.fuse.json"
     assert "\x1b" not in said.err
     assert [" ".join(line.split()) for line in end[:8]] == [
@@ -159,7 +159,7 @@ def test_a_model_with_our_kernels_is_copied_unchanged(onnxfuse: Onnxfuse, model:
 
 def test_require_fusion_answers_no(onnxfuse: Onnxfuse, model: Path, here: Path):
     said = onnxfuse("optimize", model, "--require-fusion", "2")
-    assert said.code == 1 and "1 kernels were made, fewer than the 2 required" in said.last
+    assert said.code == 1 and "made 1 kernel, fewer than the 2 required" in said.last
     assert files(here) == {"m.onnx"}
 
 

@@ -39,7 +39,7 @@ def test_more_columns_of_numbers_than_fit_take_more_lines(width: int):
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])
-def test_a_plain_terminal_by_wish(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_variables_that_ask_for_plain_output_are_obeyed(name: str, monkeypatch: pytest.MonkeyPatch):
     for each in ("NO_COLOR", "CI", "TERM"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -88,7 +88,7 @@ def test_names_that_a_stream_cannot_encode(model: Path, here: Path):
     assert done.returncode == 0 and b"m?we.onnx" in done.stdout, done.stderr
 
 
-def test_a_reader_who_has_enough(model: Path, here: Path):
+def test_a_pipe_closed_by_its_reader_is_no_error(model: Path, here: Path):
     script = f"{sys.executable} -m onnxfuse_cli optimize --list-passes | head -n 1"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert len(done.stdout.splitlines()) == 1 and done.stderr == ""

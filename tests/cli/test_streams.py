@@ -56,7 +56,7 @@ def test_a_full_disk_while_a_result_is_written(model: Path, kernels: Path, verb:
     fails(shell(f'"$@" {verb} > /dev/full', kernels), 7, "standard output cannot be written")
 
 
-def test_a_reader_that_has_enough(model: Path, here: Path, kernels: Path):
+def test_a_pipe_closed_while_a_result_is_written(model: Path, here: Path, kernels: Path):
     said = shell('{ "$@" config --json; echo "$?" >&2; } | head -n 1', kernels)
     assert (said.code, said.out) == (0, "{\n")
     assert said.err.splitlines() in (["0"], ["7"])  # whether it was written before the pipe was closed

@@ -53,7 +53,7 @@ def test_the_document_of_a_file_has_the_drawing_too(onnxfuse: Onnxfuse, model: P
     assert kernel["flops"] == sum(n["flops"] for n in chain)
 
 
-def test_the_schema_check_bites(onnxfuse: Onnxfuse, model: Path):
+def test_a_result_that_violates_its_schema_is_reported(onnxfuse: Onnxfuse, model: Path):
     found = onnxfuse("optimize", model, "--dry-run", "--json").json
     found["kernels"] = "many"
     del found["seconds"]

@@ -61,7 +61,7 @@ def test_overlapping_taps_are_fetched_once():
     assert fetched(near, {"x": 1 << 20}, 32 * KB).loads["x"] == pytest.approx(6400, rel=0.05)
 
 
-def test_stores_are_apart_and_a_buffer_is_never_larger_than_it_is():
+def test_stores_count_separately_and_traffic_is_bounded_by_buffer_size():
     loops = (run(0, I, 4),)
     found = fetched(
         [Access("x", ZERO, 4096.0, 4, loops), Access("y", Index.of(I), 1.0, 4, loops, stores=True)],

@@ -39,7 +39,7 @@ def test_the_header_is_current():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_used_by_a_header(name: str):
+def test_each_agreed_constant_is_used_by_a_header(name: str):
     """NOTHING is what is done where nothing else is asked for."""
     assert name == "NOTHING" or any(re.search(rf"\bagreed::{name}\b", text) for text in HEADERS.values())
 

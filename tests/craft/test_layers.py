@@ -151,7 +151,7 @@ def test_no_import_cycles():
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
 
-def test_the_rules_bite():
+def test_each_form_of_import_is_recognised():
     """The reading of imports sees the forms that people write."""
     assert room_of("onnxfuse.ir.index") == "ir"
     assert room_of("onnxfuse.schedule.cpu.gemm") == "schedule.cpu"

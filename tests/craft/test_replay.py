@@ -28,14 +28,16 @@ def test_wording_and_renamed_words_make_no_difference(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("word", "other"), [("E-TYPE", "E-COST"), ("a, b", "a, c"), ("bfloat16", "float32"), ("4", "5")]
 )
-def test_anything_else_does(word: str, other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_changes_are_differences(
+    word: str, other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = PLAN.format("a reason", "stored")
     old, new = folders(tmp_path, text, text.replace(word, other))
     assert replay.changed(old, new, ["net.x86-64-v4.plan"], "HEAD") == 1
     assert other in capsys.readouterr().out
 
 
-def test_texts_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+def test_kept_texts_are_not_computed_again(tmp_path: Path) -> None:
     kept = tmp_path / "no-such-network.x86-64-v4.render"
     kept.write_text("kept")
     replay.write_texts(tmp_path, ["x86-64-v4"], [tmp_path / "no-such-network.onnx"])

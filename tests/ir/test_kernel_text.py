@@ -24,7 +24,8 @@ from tests.threads import product_cases, scheduled
 from tests.threads.written import WRITTEN
 
 SHOWN = {c for m in (kernels, launch, tile) for c in vars(m).values() if is_dataclass(c) and c.__module__ == m.__name__}
-UNTOLD = {("Kernel", "choices"), ("Choice", "candidates")}  # why a kernel is as it is: told on its own
+# why a kernel is as it is: told on its own
+UNTOLD = {("Kernel", "choices"), ("Choice", "candidates"), ("Choice", "substitutable")}
 ON_THE_CPU = ("attention", "codes_plain", "half_14_8_32", "winograd_plain", "conv3_lines", "gemm_deep_M", "depth3_any")
 OTHER: dict[type, Callable[[Any], Any]] = {
     bool: lambda x: not x,

@@ -27,5 +27,5 @@ def test_no_case_is_refused(target: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", BUILDS)
-def test_no_case_at_all_is_refused(target: str) -> None:
+def test_no_case_is_refused_on_any_target(target: str) -> None:
     assert {name: found for name, table in TABLES.items() if (found := refused(table.cases, target, 1))} == {}

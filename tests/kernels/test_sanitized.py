@@ -99,7 +99,7 @@ def test_nothing_is_read_or_written_outside(gcc: Toolchain, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TABLES, ids=lambda m: m.__name__.rpartition(".")[2])
-def test_nothing_at_all_is_read_or_written_outside(gcc: Toolchain, module: ModuleType, tmp_path: Path) -> None:
+def test_no_case_reads_or_writes_out_of_bounds(gcc: Toolchain, module: ModuleType, tmp_path: Path) -> None:
     assert_clean(gcc, LONG, module.CASES, tmp_path)
 
 

@@ -34,14 +34,14 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-def test_kernels_do_nothing_undefined() -> None:
+def test_kernels_have_no_undefined_behaviour() -> None:
     done = child("kernels")
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-1000:]
     assert int(done.stdout.split()[-1]) >= len(USUAL) // EVERY // 2
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-def test_what_is_undefined_is_found() -> None:
+def test_the_sanitizer_finds_undefined_behaviour() -> None:
     done = child("planted")
     assert done.returncode != 0 and "signed integer overflow" in done.stderr
 

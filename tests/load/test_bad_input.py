@@ -99,7 +99,7 @@ def test_a_name_that_is_not_text():
         ),
     ],
 )
-def test_a_graph_that_is_none(body: str, said: str):
+def test_invalid_graphs_are_refused(body: str, said: str):
     assert said in refusal(parse(body).SerializeToString())
 
 
@@ -174,7 +174,7 @@ def test_external_data_behind_links(tmp_path: Path):
     load(folder / "m.onnx", Options())
 
 
-def test_what_has_no_end_is_not_read(tmp_path: Path):
+def test_pipes_and_devices_are_not_read(tmp_path: Path):
     os.mkfifo(tmp_path / "w.bin")
     assert "not a regular file" in refusal(tmp_path / "w.bin", UsageError)
     assert "not a regular file" in refusal(Path("/dev/zero"), UsageError)
@@ -183,7 +183,7 @@ def test_what_has_no_end_is_not_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("n", ["100000000000000000000", "9" * 5000, "2147483648", "\u00b2", "-1"])
-def test_an_extent_that_is_none(n: str):
+def test_invalid_extents_are_refused(n: str):
     for options in (Options(dim=(f"N={n}",)), Options(input_shape=(f"x:{n},4",))):
         with pytest.raises(UsageError, match="is not NAME"):
             load(GOOD.SerializeToString(), options)

@@ -46,7 +46,7 @@ def test_a_branch_reads_values_and_constants_from_outside():
     assert [n.name for n in other.nodes] == ["If_0/else_branch/Add_0"]
 
 
-def test_what_a_loop_carries_on_unchanged_keeps_its_shape():
+def test_loop_carried_values_that_do_not_change_keep_their_shape():
     assert carried("float[p, 4] o, float[q, 4] e", "o = Relu (h) e = Add (o, j)") == {
         "h": "float32[n, 4]",
         "j": "float32[n, 4]",
@@ -108,7 +108,7 @@ def test_a_body_in_a_body_knows_what_is_around_both():
     assert other.nodes[0].name == "Loop_0/body/If_0/else_branch/Add_0"
 
 
-def test_what_hides_an_outer_name_has_another_one():
+def test_names_that_shadow_outer_ones_are_renamed():
     graph = loaded("""g (bool c, float[n, 4] x) => (float[n, 4] y) {
         h = Relu (x)
         y = If (c) <then_branch = a () => (float[n, 4] t) { h = Exp (x)  t = Neg (h) },

@@ -116,7 +116,7 @@ def test_what_is_declared_of_a_minimum_is_proven_or_dropped():
     assert text(graph_of(model).types["cut"]) == "int64[1, min(32, seq)]"
 
 
-def test_a_dead_broadcast_proves_nothing():
+def test_an_unused_broadcast_proves_no_extents():
     """The runtime may never run it."""
     model = positions("Relu(x)", ", float[p, q, r] rows")
     model.graph.node.append(helper.make_node("Add", ["rows", "x"], ["unused"]))

@@ -129,7 +129,7 @@ def test_a_sequence_that_a_loop_fills() -> None:
     assert shape(text) == "float32[?y_0, 4]"
 
 
-def test_nothing_is_believed_of_what_an_input_holds() -> None:
+def test_declared_element_shapes_of_sequence_inputs_are_not_trusted() -> None:
     """The runtime takes elements of other shapes than the model declares, of other ranks too."""
     graph = loaded("""g (seq(float[n, 4]) s) => (float[a, b] out) {
         at = Constant <value = int64 {0}> ()  y = SequenceAt (s, at)  out = Relu (y) }""")

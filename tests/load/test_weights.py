@@ -113,7 +113,7 @@ def test_the_weights_are_not_read_into_memory(tmp_path: Path):
     assert len(graph.source.proto.SerializeToString()) < 1000
 
 
-def test_the_handle_tells_what_was_read(tmp_path: Path):
+def test_the_source_describes_the_file_that_was_read(tmp_path: Path):
     model = model_with(numpy_helper.from_array(np.ones(BIG, np.float32), "w"))
     model.metadata_props.add(key="author", value="me")
     data = model.SerializeToString()
@@ -227,7 +227,7 @@ def test_a_constant_node_is_a_constant():
     assert constant.dtype == F32 and constant.load().tolist() == [1.5, 2.0]
 
 
-def test_pages_of_the_file_are_let_go(tmp_path: Path):
+def test_mapped_pages_are_released_after_reading(tmp_path: Path):
     """They count as memory of the process until then, though any of them can be read again."""
     array = np.ones((64 << 20) // 4, np.float32)
     path = tmp_path / "m.onnx"

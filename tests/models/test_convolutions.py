@@ -58,7 +58,7 @@ def padded(channels: int, height: int, width: int, pads: list[int]) -> onnx.Mode
 
 @pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 0, 0, 0], [2, 0, 1, 2]], ids=str)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads: list[int], tmp_path: Path) -> None:
+def test_nan_in_a_pixel_reaches_no_farther_with_winograd(way: str, pads: list[int], tmp_path: Path) -> None:
     """Every result is of the kind that the runtime says: finite, NaN or an infinity; large numbers do not overflow."""
     onnx.save(padded(18, 13, 11, pads), tmp_path / "m.onnx")
     with by(WAYS[way]):

@@ -131,7 +131,7 @@ def test_a_computed_integer_outside_of_the_table_is_an_error(tmp_path: Path) -> 
         assert failure(tmp_path, result, wrong)
 
 
-def test_nothing_is_looked_up_in_what_has_no_elements(tmp_path: Path) -> None:
+def test_a_lookup_in_an_empty_tensor_is_an_error(tmp_path: Path) -> None:
     """All rows but the first, of which there may be none: an error as in the runtime, unless nothing is asked for."""
     text = """rest (float[N, 4] x, int64[M] at) => (float[M, 4] y) <int64[1] one = {1}, int64[1] most = {1000}> {
       rest = Slice (x, one, most)
@@ -146,7 +146,7 @@ def test_nothing_is_looked_up_in_what_has_no_elements(tmp_path: Path) -> None:
     assert failure(tmp_path, result, {"x": floats(1, 4), "at": np.zeros(2, np.int64)})
 
 
-def test_what_is_joined_and_never_taken_out_is_an_input_all_the_same(tmp_path: Path) -> None:
+def test_unread_operands_of_a_concat_stay_inputs(tmp_path: Path) -> None:
     text = """ends (float[2, N] x, float[2, N] z) => (float[N] y) <int64 last = {-1}, int64 third = {2}> {
       both = Concat <axis = 0> (x, z)
       a = Gather <axis = 0> (both, last)

@@ -61,7 +61,7 @@ pytestmark = needs_compiler
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_network_in_four_ways(name: str, tmp_path: Path) -> None:
+def test_a_network_is_right_with_and_without_library_and_optimizations(name: str, tmp_path: Path) -> None:
     made = built(name, tmp_path)
     found = errors(made)
     assert len(found) == 4

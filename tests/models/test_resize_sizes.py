@@ -44,7 +44,7 @@ def _model(manners: list[str]) -> onnx.ModelProto:
     [(NEAREST, 0.0, ALL), (LINEAR, 5e-5, ALL), (CUBIC, 1e-4, SOME)],
     ids=["nearest", "linear", "cubic"],
 )
-def test_every_ratio(manners: list[str], limit: float, sizes: list[int], tmp_path: Path) -> None:
+def test_resizes_of_every_ratio(manners: list[str], limit: float, sizes: list[int], tmp_path: Path) -> None:
     result = built(_model(manners), tmp_path, strict=True)
     made = onnx.load(tmp_path / "fused.onnx")
     assert "Resize" not in {node.op_type for node in made.graph.node}

@@ -60,7 +60,7 @@ CALLS = on_cpu(schedule=short, build_library=sanitized)
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
-def test_a_network_without_a_report(gcc: Toolchain, name: str, tmp_path: Path) -> None:
+def test_a_network_runs_without_a_sanitizer_report(gcc: Toolchain, name: str, tmp_path: Path) -> None:
     made = built(name, tmp_path, calls=CALLS, toolchain="gcc")
     sets = feeds_of(made.row)
     paths = [tmp_path / f"{number}.npz" for number in range(len(sets))]

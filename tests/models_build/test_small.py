@@ -197,7 +197,7 @@ def test_same_arguments_same_bytes() -> None:
         assert build(seed=3).SerializeToString() != build(seed=4).SerializeToString()
 
 
-def test_what_is_dead_is_found() -> None:
+def test_degenerate_activations_are_found() -> None:
     model = network("tiny-bert").build()
     for tensor in model.graph.initializer:
         if "self.query.weight" in tensor.name:

@@ -62,7 +62,7 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("case", "code", "reason"), REFUSED, ids=lambda c: c.id if isinstance(c, Case) else "")
-def test_what_cannot_be_served_is_refused(case: Case, code: str, reason: str) -> None:
+def test_calls_that_rows_do_not_support_are_refused(case: Case, code: str, reason: str) -> None:
     found = define(ROWS, view(case))
     assert isinstance(found, Decision)
     assert (found.code, found.nodes) == (code, ("node",))

@@ -107,7 +107,7 @@ def space_of(graph: Graph) -> Space:
     return caught[0]
 
 
-def test_the_gap_to_trying_everything() -> None:
+def test_the_gap_to_exhaustive_search_is_small() -> None:
     """Over small random graphs: by how much more time is predicted than for the best of all covers."""
     gaps = []
     for seed in range(6):
@@ -270,7 +270,7 @@ def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> No
     assert left(among, 0) > 0 and left(among, 2) > 0
 
 
-def test_what_would_not_be_built_may_be_left_to_the_runtime() -> None:
+def test_best_leaves_groups_predicted_slow_to_the_runtime() -> None:
     """A convolution that the runtime is planted to do in no time on the target, and somewhat faster on a larger one."""
     model = onnx.parser.parse_model(f"""{HEAD} g (float[1, 512, 28, 28] x) => (float[1, 512, 28, 28] y)
     {{ a = Sigmoid(x) b = Conv<pads = [1, 1, 1, 1]>(a, w) c = Tanh(b) y = Exp(c) }}""")

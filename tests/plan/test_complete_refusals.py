@@ -57,7 +57,7 @@ def staying(graph: Graph, groups: Iterator[Any]) -> list[Any]:
 @pytest.mark.parametrize("text", [ALONE, SHAPE, APART, KEPT, SIZES])
 @pytest.mark.parametrize("least", [1, 2, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_whatever_stays_is_named(text: str, least: int, strategy: str) -> None:
+def test_every_node_left_to_the_runtime_has_a_refusal(text: str, least: int, strategy: str) -> None:
     graph = plans.graph_of(model(text))
     made = plan(graph, ROWS, Options(min_group=least, strategy=strategy))
     assert not unnamed(staying(made.graph, iter(made.groups)), made.decisions)

@@ -170,7 +170,7 @@ def test_explain_shows_both_times(tmp_path: Path):
     assert 0 < first.predicted_ms < first.runtime_ms
 
 
-def test_a_real_loser_is_refused(tmp_path: Path):
+def test_a_group_measured_four_times_slower_is_refused(tmp_path: Path):
     """Weights that are no constants are laid out anew in every run: measured 4 times as long as in the runtime."""
     path = saved(tmp_path, VARIABLE)
     after = planned(path)
@@ -209,7 +209,7 @@ def test_which_convolutions_have_variable_weights(shape: str, attribute: str):
     assert [convolves_variables(graph, n, ROWS) for n in graph.nodes] == [True, False]
 
 
-def test_a_loser_stays_and_its_neighbours_are_built(tmp_path: Path):
+def test_a_slow_group_stays_and_its_neighbours_are_built(tmp_path: Path):
     """By prediction alone: the weights of the first convolution are laid out anew in every run, the rest pays."""
     behind = "b = Relu(a) c = Conv<pads = [3, 3, 3, 3], group = 64>(b, v) y = Tanh(c) }"
     text = VARIABLE.replace("y = Relu(a) }", behind)
@@ -219,7 +219,7 @@ def test_a_loser_stays_and_its_neighbours_are_built(tmp_path: Path):
     assert refusal.reason.startswith("Conv, Relu: ")
 
 
-def test_each_class_is_built_that_pays(tmp_path: Path):
+def test_profitable_classes_of_operators_are_built(tmp_path: Path):
     """What scans and convolutions between nodes of the runtime gain is not lost by prediction."""
     classes = ("running-lines", "running-columns", "convolution", "pool-before", "depthwise 7x7", "upwards", "wave")
     for name in classes:

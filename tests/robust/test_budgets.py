@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.rewrite import engine
 from onnxfuse.runtime.memory import resident, trim
+from scripts import large
 from tests.calls import planted
 from tests.kernels.pool_host import compiler
 
@@ -143,7 +145,7 @@ def chain(count: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_an_end_that_python_drops_is_asked_for_again() -> None:
+def test_a_budget_exception_dropped_in_a_destructor_is_raised_again() -> None:
     """What is raised while a destructor runs is dropped; the step would go on for ever."""
 
     class Slow:
@@ -161,7 +163,7 @@ def test_an_end_that_python_drops_is_asked_for_again() -> None:
     assert sys.unraisablehook is former
 
 
-def test_losses_of_others_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_exceptions_in_destructors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
             raise ValueError("lost")
@@ -179,3 +181,16 @@ def test_a_large_model_is_ended_in_time(seconds: float, tmp_path: Path) -> None:
     model = chain(2500)
     with takes_at_most(seconds + 2 * LATE), pytest.raises(BudgetError):
         optimize(model, tmp_path / "o.onnx", time_budget=seconds, no_cache=True)
+
+
+@pytest.mark.slow
+def test_three_gigabytes_of_weights_fit_into_the_budgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """8 GB of memory and ten minutes, verification included; progress is reported on the way."""
+    monkeypatch.setenv("ONNXFUSE_GAIN", "0")
+    assert large.main(["--gigabytes", "3", "--folder", str(tmp_path)]) == 0
+    said = capfd.readouterr()
+    found = re.search(r"(\S+) s at most without a line of progress; verified: True", said.out)
+    assert found is not None and float(found[1]) < 10, said.out
+    assert re.search(r"^verify the model, \d+ s \.\.\.$", said.err, re.MULTILINE), said.err

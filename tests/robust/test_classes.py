@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 SIZES = "models/test_size_classes.py::test_a_class_of_sizes"
 GROWTH = "robust/test_growth.py::test_a_small_model_is_soon_scheduled"
-LONE = "robust/test_lone_operators.py::test_with_the_library_and_without_as_the_runtime"
+LONE = "robust/test_lone_operators.py::test_a_lone_operator_equals_the_runtime_with_and_without_library"
 NETWORKS = "models/test_dynamic_sizes.py::test_one_build_is_right_at_every_size"
 USAGE = "cli/test_bad_input.py::test_a_wrong_command_line"
 # What went wrong, and the test: a file, a function in it, and what is written in the file for a case of its own.
@@ -77,16 +77,16 @@ CLASSES: dict[str, str] = {
     ),
     # Files and the command line
     "external data behind a link": "load/test_bad_input.py::test_external_data_behind_links",
-    "a pipe or a device in place of a model": "cli/test_bad_input.py::test_what_has_no_end_is_no_model",
+    "a pipe or a device in place of a model": "cli/test_bad_input.py::test_pipes_and_devices_are_refused_as_models",
     "a compiler that does not tell its version": "cli/test_bad_input.py::test_a_compiler_that_does_not_answer",
     "too many threads": f"{USAGE}[100000]",
     "a budget without bounds": f"{USAGE}[1e999]",
-    "an extent without bounds": "load/test_bad_input.py::test_an_extent_that_is_none",
+    "an extent without bounds": "load/test_bad_input.py::test_invalid_extents_are_refused",
     "a result nested too deeply": "cli/test_bad_input.py::test_a_result_nested_too_deeply",
     "a result in a place that cannot be written": (
         "cli/test_bad_input.py::test_a_result_that_cannot_be_written_leaves_everything"
     ),
-    "a model that cannot be read is no bug": "cli/test_bad_input.py::test_a_second_model_that_is_none",
+    "a model that cannot be read is no bug": "cli/test_bad_input.py::test_a_second_file_that_is_no_model",
     "a tolerance below nothing": "cli/test_bad_input.py::test_a_tolerance_below_nothing",
     "inputs are looked at last": "cli/test_bad_input.py::test_inputs_are_looked_at_before_anything_is_compiled",
     "what a killed run leaves": "cli/test_bad_input.py::test_a_killed_run_is_swept_by_the_next",

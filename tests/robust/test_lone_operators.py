@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, list[Array]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_with_the_library_and_without_as_the_runtime(name: str, tmp_path: Path) -> None:
+def test_a_lone_operator_equals_the_runtime_with_and_without_library(name: str, tmp_path: Path) -> None:
     text, values = CASES[name]
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> g {text}')
     result = built(model, tmp_path, strict=True, min_group=1)

@@ -61,7 +61,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_codes_that_mean_something_else_are_not(what: str) -> None:
+def test_codes_of_other_scales_are_not_moved(what: str) -> None:
     b = Build(21)
     graph = b.graph(chain(b, **{"move": MOVES["Transpose"]} | OTHERS[what]))  # type: ignore[arg-type]
     assert rewritten(graph, only("quantized-movement"))[1] == {}

@@ -297,5 +297,5 @@ def test_random_graphs_end_in_the_same_place_twice() -> None:
         assert trace == () and again.nodes == once.nodes
 
 
-def test_a_miss_is_not_an_error() -> None:
+def test_miss_is_not_an_error_of_ours() -> None:
     assert issubclass(Miss, Exception) and not issubclass(Miss, OnnxFuseError)

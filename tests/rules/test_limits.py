@@ -60,7 +60,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("opset", [10, 17])
 @pytest.mark.parametrize(("inner", "outer"), PAIRS)
-def test_two_limits_are_one(
+def test_consecutive_limits_are_merged(
     opset: int, inner: tuple[float | None, float | None], outer: tuple[float | None, float | None]
 ) -> None:
     b = Build(opset)
@@ -84,7 +84,7 @@ def test_relu_is_a_limit_too() -> None:
         )
 
 
-def test_limits_that_only_the_run_knows_stay() -> None:
+def test_limits_that_are_inputs_stay() -> None:
     b = Build()
     x, low = b.input("x", 12), b.input("low")
     before = b.graph(b.node("Clip", b.node("Clip", x, low), b.constant(np.float32(0.0))))
@@ -114,14 +114,14 @@ def test_a_test_for_nan_is_removed_if_no_row_can_be_empty() -> None:
     assert rewritten(before, only("where-false"))[1] == {}
 
 
-def test_what_only_the_run_knows_may_be_nan() -> None:
+def test_values_unknown_until_the_run_may_be_nan() -> None:
     b = Build()
     chances = b.node("Softmax", b.input("x", 4, 6), axis=-1)
     before = b.graph(b.node("Where", b.node("IsNaN", chances), b.constant(np.float32(0.0)), chances))
     assert rewritten(before, only("where-false"))[1] == {}
 
 
-def test_half_numbers_leave_their_range_sooner() -> None:
+def test_rules_respect_the_narrower_range_of_float16() -> None:
     """exp(a) * exp(b) with sums to 8 keeps its digits in float32, not in float16."""
     for dtype, count in ((10, 0), (1, 1)):
         b = Build()
@@ -144,7 +144,7 @@ def test_weights_are_only_looked_into_for_a_proof_of_all_of_a_graph() -> None:
     assert work.looked_into == NEAR + 1
 
 
-def test_what_is_decoded_keeps_its_test_for_nan() -> None:
+def test_dequantized_values_keep_their_test_for_nan() -> None:
     """The runtime picks other kernels of codes where the test is gone, which round otherwise."""
     for coded, count in ((False, 1), (True, 0)):
         b = Build(21)

@@ -153,7 +153,7 @@ def test_all_of_a_concat_is_enlarged_and_one_value_twice() -> None:
     check(b, out, ["Conv", "Resize", "Conv", "Resize", "Add", "Conv", "Resize", "Add"], RESIZE)
 
 
-def test_what_shrinks_shrinks_before_the_convolution() -> None:
+def test_downsampling_moves_before_the_convolution() -> None:
     b = Build()
     up, down = resize(b, b.input("x", 1, 64, 3, 3), 1, 1, 2, 2), resize(b, b.input("y", 1, 8, 12, 12), 1, 1, 0.5, 0.5)
     out = b.pointwise(b.node("Concat", up, down, axis=1), 16)

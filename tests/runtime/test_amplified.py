@@ -91,7 +91,7 @@ def test_a_single_perturbation_would_reject_correct_kernels(
     assert min(draws) == 1 < max(draws), "no more draws than needed"
 
 
-def test_a_percent_on_all_inputs_is_found(tmp_path: Path) -> None:
+def test_an_error_of_one_percent_on_all_inputs_is_found(tmp_path: Path) -> None:
     """Steps of codes are met by some inputs, a kernel that is wrong by a percent is wrong for all of them."""
     of = baseline(layers(1), tmp_path / "m.onnx")
     found = verdict(of, [[value * np.float32(1.01) for value in each] for each in of.expected])
@@ -104,7 +104,7 @@ def test_no_perturbation_accepts_another_function(tmp_path: Path) -> None:
     assert (found.ok, len(of.perturbed)) == (False, original._DRAWS)
 
 
-def test_a_length_that_codes_decide_is_not_compared(tmp_path: Path) -> None:
+def test_output_lengths_that_depend_on_quantized_values_are_not_compared(tmp_path: Path) -> None:
     of = baseline(onnx.parser.parse_model(LENGTH), tmp_path / "m.onnx")
     found = [[value[:-3] for value in each] for each in of.expected]
     said = verdict(of, found)

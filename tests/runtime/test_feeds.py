@@ -183,7 +183,7 @@ def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
     assert (y < 0).any()
 
 
-def test_a_model_that_nothing_suits_says_why(tmp_path: Path):
+def test_a_model_for_which_no_inputs_are_found_says_why(tmp_path: Path):
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, [7]), "shape": (INT64, [2])}, ["y"])
     session = engine.open_session(str(path), engine.options())

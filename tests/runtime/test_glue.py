@@ -257,7 +257,7 @@ def in_disguise(version: str, api: str = "real->get_api(version)") -> list[Sourc
         ("nonsense", "real->get_api(version)", False),
     ],
 )
-def test_by_the_runtimes_version(tmp_path: Path, version: str, api: str, runs: bool):
+def test_kernels_run_from_a_minimum_version_of_the_runtime_on(tmp_path: Path, version: str, api: str, runs: bool):
     library = twice.built(tmp_path, in_disguise(version, api), defines="#define GAIN 1.01f")
     assert kernel_runs(library) == runs
 

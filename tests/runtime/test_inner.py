@@ -94,7 +94,7 @@ def test_fused_nodes_in_inner_graphs(good: Path, what: str, registered: bool, op
         np.testing.assert_allclose(y, wanted(what, condition), rtol=1e-5)
 
 
-def test_it_is_the_kernel_that_runs_inside(wrong: Path) -> None:
+def test_inner_graphs_run_the_kernel_not_the_body(wrong: Path) -> None:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(wrong))

@@ -106,7 +106,7 @@ def test_a_library_without_a_hash_is_not_loaded(tmp_path: Path, wrong: Path):
     assert first(session(model, library=tmp_path / "libtwice.so")) == KERNEL
 
 
-def test_what_is_no_library_is_an_error_in_one_line(tmp_path: Path, wrong: Path):
+def test_a_file_that_is_no_library_is_an_error_in_one_line(tmp_path: Path, wrong: Path):
     model = written(tmp_path, wrong, digest="")
     (tmp_path / "text.so").write_text("no library", encoding="utf-8")
     with pytest.raises(DeviceError, match=r"text\.so cannot be registered") as caught:

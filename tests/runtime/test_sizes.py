@@ -84,7 +84,7 @@ def test_a_rank_that_is_not_stated(tmp_path: Path):
 
 
 @pytest.mark.parametrize("length", [96, 576])
-def test_a_length_is_sought(tmp_path: Path, length: int):
+def test_a_valid_length_is_found_by_search(tmp_path: Path, length: int):
     """Only one length, or its multiples, goes through the Reshape; a window has to fit into it as well."""
     nodes = [
         helper.make_node("Pad", ["x", "pads"], ["p"], mode="reflect", name="pad"),
@@ -165,7 +165,7 @@ def test_what_the_original_refuses_is_left_out(tmp_path: Path):
     assert all(each["x"].shape[0] % 2 == 0 for each in tried(path).values)
 
 
-def test_bounds_leave_room(tmp_path: Path):
+def test_random_bounds_are_ordered(tmp_path: Path):
     """Random bounds may be the wrong way round, which gives NaN."""
     nodes = [
         helper.make_node("Sub", ["fmax", "fmin"], ["room"]),

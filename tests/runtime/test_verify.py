@@ -240,7 +240,7 @@ def test_the_model_of_codes_without_kernels_is_judged_by_the_originals_own_diffe
     assert measured([0.6], [own], kernels=[0.0]).ok is False
 
 
-def test_what_kernels_make_of_codes_has_its_nans_where_they_belong():
+def test_nan_of_quantized_kernels_must_be_in_the_same_places():
     verdict = measured([0.0, 0.0], [0.2, 0.0], kernels=[0.3, np.inf])
     assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere on x 2x3 (seed 0)")
 

@@ -114,7 +114,7 @@ def test_keys_of_few_rows_are_divided_over_blocks_and_put_together(case: Case) -
     assert blocks[0] >= 8 * kernel.inputs[0].shape[1].constant  # type: ignore[operator]  # heads
 
 
-def test_rows_without_a_score_are_no_numbers_in_parts_too() -> None:
+def test_fully_masked_rows_are_nan_also_where_keys_are_divided() -> None:
     """Hidden entirely: what the operators themselves make of it, however the keys are divided."""
     case = next(c for c in PARTED if c.name == "decoding_float32")
     kernel = kernel_of(case)
@@ -132,7 +132,7 @@ def test_few_keys_are_not_divided(keys: int) -> None:
     assert len(kernel.phases) == 1
 
 
-def test_a_barrier_less_is_found() -> None:
+def test_each_barrier_left_out_is_found() -> None:
     """What one thread leaves in shared memory others read: each barrier of a block's rows is needed."""
     kernel = kernel_of(next(c for c in TYPED if c.name == "deep_float32"))
     barriers = [s for s in all_statements(kernel) if s == Sync("block")]
@@ -158,7 +158,7 @@ def without(kernel: Kernel, number: int) -> Kernel:
     return replace(kernel, phases=tuple(replace(p, body=body(p.body)) for p in kernel.phases))
 
 
-def test_deep_heads_have_more_shared_memory_than_is_there_without_asking() -> None:
+def test_deep_heads_request_more_shared_memory_than_the_default() -> None:
     """It is asked for when a kernel is created, as that of products is."""
     (phase,) = kernel_of(next(c for c in TYPED if c.name == "largest_float32")).phases
     assert phase.launch is not None and 48 << 10 < (phase.launch.shared.constant or 0) <= block_shared(TARGET)

@@ -131,7 +131,7 @@ def test_rows_that_others_read_are_normalized_before() -> None:
     assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), 1))
 
 
-def test_a_row_that_is_no_number_spoils_no_other() -> None:
+def test_nan_in_a_row_does_not_reach_other_rows() -> None:
     case = BY_NAME["tiles_uneven_float16"]
     kernel = kernel_of(case)
     inputs = [a.copy() for a in fed(kernel, case, 0)]
@@ -147,7 +147,7 @@ def test_a_row_that_is_no_number_spoils_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiles_float16", "layer_norm_first_float16", "norm_behind_float16"])
-def test_a_barrier_less_is_found(name: str) -> None:
+def test_each_barrier_left_out_is_found(name: str) -> None:
     """What one thread leaves in shared memory others read."""
     kernel = kernel_of(BY_NAME[name])
     first = replace(kernel, phases=kernel.phases[:1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from onnxfuse.cost import cost_of
@@ -160,9 +161,8 @@ class AsMeasured:
         taken = next((candidate for candidate in candidates if candidate.name == wanted), first)
         _, choices = ranked(candidates, predicted)
         names = {taken.name: 0, first.name: 1}
-        return taken, tuple(
-            Choice(tuple(sorted(c.candidates, key=lambda w: (names.get(w[0], 2), w[1])))) for c in choices
-        )
+        order = partial(sorted, key=lambda w: (names.get(w[0], 2), w[1]))
+        return taken, tuple(replace(c, candidates=tuple(order(c.candidates))) for c in choices)
 
 
 Best = Callable[

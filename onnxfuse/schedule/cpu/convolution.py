@@ -32,13 +32,23 @@ LINE = 64  # assumed value of symbols, where they are not known; 1 of those that
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The choice for a contraction: the direct candidate's name and how all are ranked, or a division of Winograd's."""
+    """The choice for a contraction: the direct candidate's name, how all are ranked, and a division of Winograd's."""
 
     direct: str
     choices: tuple[Choice, ...]
     division: Division | None
     by: Contraction  # the first of those that are alike
     candidate: ScheduleCandidate  # its own
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A division of Winograd's algorithm, and the predicted seconds of its candidate and of the direct one."""
+
+    division: Division
+    candidate: ScheduleCandidate
+    seconds: float
+    of_direct: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +84,14 @@ class Contraction:
         """The candidate with the least predicted time, as `best` ranks the direct ones."""
         direct, choices = self.best(self.ranking, self.direct(), [a.extent for a in self.part.rows])
         found = self._faster(direct) if self.winograd else None
-        division, candidate = found or (None, direct)
-        return Decided(direct.name, choices, division, self, candidate)
+        if found is None:
+            return Decided(direct.name, choices, None, self, direct)
+        pair = ((found.candidate.name, found.seconds), (direct.name, found.of_direct))
+        ranked_ = pair[1:] if self.ranking.symbols or not choices else choices[0].candidates
+        choice = Choice((pair[0], *ranked_), substitutable=False)
+        return Decided(direct.name, (choice,), found.division, self, found.candidate)
 
-    def _faster(self, direct: ScheduleCandidate) -> tuple[Division, ScheduleCandidate] | None:
+    def _faster(self, direct: ScheduleCandidate) -> Faster | None:
         """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None."""
         t = self.job.tiled
         windows = windows_of(t, self.places) if t is not None else None
@@ -90,6 +104,7 @@ class Contraction:
             least = [least_seconds(t, windows, each, machine, sizes) for machine in self.ranking.machines]
             order.append((prod(least), at, least[FEW], each))
         best, found = prod(times), None
+        taken = -1
         filters: FilterNests = {}
         for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
             if least_ > best or here >= GAIN * times[FEW]:
@@ -97,9 +112,9 @@ class Contraction:
             candidate = self.by_winograd(each, filters)
             made = self.ranking.seconds(candidate, sizes)
             total = prod(made) if made[FEW] < GAIN * times[FEW] else inf
-            if total < best or (total == best and found is not None and at < found[0]):
-                best, found = total, (at, each, candidate)
-        return found[1:] if found is not None else None
+            if total < best or (total == best and found is not None and at < taken):
+                best, taken, found = total, at, Faster(each, candidate, made[FEW], times[FEW])
+        return found
 
     def _assumed_sizes(self, t: Tiled, w: Windows) -> Mapping[str, int]:
         """A value for each symbol of the kernel: 1 where it counts images, else `LINE`, also behind the convolution."""

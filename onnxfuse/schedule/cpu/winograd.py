@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from onnxfuse.errors import counted
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
@@ -74,7 +75,8 @@ class Division:
         m = self.transform.outputs
         kept = "once" if self.keep else "for each block"
         shared = "output channels" if self.by_panels else "tiles"
-        return f"F({m}x{m}, 3x3), parallel over {shared}, blocks of {self.block} tiles, filters transformed {kept}"
+        block = counted(self.block, "tile")
+        return f"F({m}x{m}, 3x3), parallel over {shared}, blocks of {block}, filters transformed {kept}"
 
 
 def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:

@@ -125,7 +125,7 @@ OWN = (
     Effect("profile", "--trace t.json", f"{_M} {_SHORT}", r"^files .*\bt\.json"),
     Effect("profile", "--library libf.so", f"alone/f.onnx {_SHORT} --level kernel", "Mul_0, Add_1"),
     Effect("profile", "--without-library", f"{_F} {_SHORT} --level kernel", "Mul_0, Add_1", gone=True),
-    Effect("profile", "--threads 1", f"{_M} {_SHORT}", "; 1 threads;"),
+    Effect("profile", "--threads 1", f"{_M} {_SHORT}", "; 1 thread;"),
     Effect("profile", "--warmup 100000000", f"{_M} {_SHORT} --time-budget 6s", "^exit 6$"),
     Effect("profile", "--duration 1h", f"{_M} --duration 0.05s --time-budget 6s", "^exit 6$"),
     Effect("profile", "--baseline fast.json", f"{_M} {_SHORT} --fail-if-slower 3%", "^verdict"),

@@ -110,7 +110,7 @@ def test_several_values_in_the_environment(onnxfuse: Onnxfuse, here: Path, monke
     assert value_of(onnxfuse, "dim") == (["batch=2", "sequence=8"], "environment")
 
 
-def test_people_can_read_the_values(onnxfuse: Onnxfuse, here: Path):
+def test_config_prints_each_option_with_its_value_and_source(onnxfuse: Onnxfuse, here: Path):
     lines = onnxfuse("config", "--strategy", "none").out.splitlines()
     assert any(line.split() == ["strategy", "none", "flag"] for line in lines)
 

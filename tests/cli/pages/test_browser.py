@@ -135,7 +135,7 @@ def test_a_phone_can_show_it(browser: Any, bert: Path):
         assert browser.execute_script("return document.querySelector('#times .bar').parentElement.offsetHeight") < 40
 
 
-def test_it_can_be_read_in_the_dark(browser: Any, bert: Path):
+def test_dark_mode_has_enough_contrast(browser: Any, bert: Path):
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     )

@@ -50,7 +50,7 @@ def test_colours_say_how_long_a_kernel_takes(browser: Any, bert: Path):
     assert steps == sorted(steps) and steps[-1] == 6, "the longer, the darker"
 
 
-def test_a_row_of_a_table_leads_to_its_nodes(browser: Any, bert: Path):
+def test_a_click_on_a_table_row_selects_its_nodes(browser: Any, bert: Path):
     opened(browser, bert)
     rows = browser.find_elements("css selector", "tr.finds[data-side=after]")
     kernel = rows[0].find_element("css selector", "td").text
@@ -69,7 +69,7 @@ def test_a_row_of_a_table_leads_to_its_nodes(browser: Any, bert: Path):
     assert browser.get_log("browser") == []
 
 
-def test_one_stretch_of_layers_unfolds_alone(browser: Any, tmp_path: Path):
+def test_one_run_of_repeated_layers_unfolds_alone(browser: Any, tmp_path: Path):
     """Two towers of layers, and a node between them: the one that is clicked unfolds, the other stays as it is."""
     steps, value = [], "x"
     for tower, ops in (("a", ("Exp", "Neg", "Tanh")), ("b", ("Abs", "Sigmoid", "Floor", "Ceil"))):

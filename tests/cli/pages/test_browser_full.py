@@ -18,7 +18,7 @@ __all__ = ["browser"]  # a fixture
 pytest.importorskip("torch", reason="networks of full size are exported by torch")
 pytestmark = [needs_browser, pytest.mark.slow]
 # Nodes at least, a word of a node that is clicked, and one that the search is asked for.
-NETWORKS = {"bert-base.decomposed": (650, "MatMul", "Exp"), "yolo-v4.decomposed": (500, "Conv", "Resize")}
+NETWORKS = {"bert-base.decomposed": (650, "MatMul", "Exp"), "yolo-v4-boxes.decomposed": (600, "Conv", "Resize")}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -82,6 +82,18 @@ def test_a_page_of_a_document(onnxfuse: Onnxfuse, fused: Path):
     assert Path("f.md").read_bytes() == Path("f.html").read_bytes()
 
 
+@pytest.mark.parametrize(("priced", "said"), [(2, "the kernels"), (1, "1 of 2 kernels")])
+def test_the_predicted_speedup_is_that_of_kernels_with_both_times(
+    priced: int, said: str, onnxfuse: Onnxfuse, fused: Path
+):
+    whole = json.loads(Path("f.json").read_text())
+    (group, *_), whole["gain"] = whole["groups"], None
+    whole["groups"] = [group | {"predicted_ms": 1.0, "runtime_ms": 3.0 if at < priced else None} for at in range(2)]
+    Path("f.json").write_text(json.dumps(whole))
+    page = onnxfuse("report", "f.json", "--format", "html").out
+    assert f"times as fast, predicted for {said}" in page and "3.00x" in page
+
+
 def test_names_cannot_break_a_page(onnxfuse: Onnxfuse, fused: Path):
     whole = json.loads(Path("f.json").read_text())
     whole["groups"][0]["nodes"] = ["<script>alert(1)</script>", "a|b", "*c*"]
@@ -102,7 +114,7 @@ def test_names_cannot_break_a_page(onnxfuse: Onnxfuse, fused: Path):
         '{"schema_version": 2, "command": "optimize"}',
     ],
 )
-def test_what_is_no_result(onnxfuse: Onnxfuse, here: Path, content: str):
+def test_files_that_are_no_results_are_refused(onnxfuse: Onnxfuse, here: Path, content: str):
     Path("r.json").write_text(content)
     said = onnxfuse("report", "r.json", "r.html")
     assert said.code == 2 and "Traceback" not in said.err and files(here) == {"r.json"}
@@ -195,7 +207,7 @@ def test_a_cache_on_another_machine(onnxfuse: Onnxfuse, model: Path, here: Path)
     assert "1 from cache" in again.err
 
 
-def test_an_archive_that_lies(onnxfuse: Onnxfuse, here: Path):
+def test_unsafe_members_of_an_archive_are_not_imported(onnxfuse: Onnxfuse, here: Path):
     with tarfile.open("evil.tar", "w") as archive:
         for name in ("../outside", f"ab/{'ab' * 32}.{'cd' * 32}", f"../ab/{'ab' * 32}.{'cd' * 32}", "/tmp/absolute"):
             member = tarfile.TarInfo(name)

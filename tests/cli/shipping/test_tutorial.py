@@ -8,12 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 from onnxfuse_cli.verbs import onnxfuse as program
 
+from onnxfuse.build.nvrtc import libraries
 from onnxfuse.runtime import process
+from tests.cli.shipping.test_recipes import env
+from tests.cli.shipping.test_wants import sized
 from tests.craft.sources import ROOT
 from tests.models.fused import CACHE, model_bytes
+
+__all__ = ["env"]  # a fixture
 
 DOCS = ROOT / "docs"
 PAGES = ("tutorial.md", "faq.md", "api.md", "deploy.md")
@@ -75,6 +81,38 @@ def test_the_readme_leads_to_a_faster_model_of_ones_own_in_three_commands(here: 
         done = process.run((sys.executable, "-m", "onnxfuse_cli", *words[1:]), env={"ONNXFUSE_CACHE_DIR": str(CACHE)})
         assert done.code == 0, done.err
     assert "speedup" in done.out
+
+
+# What the front pages leave to their readers, and what so small a model does not reach.
+GIVEN = "import numpy as np\nimport onnxruntime\nx = np.ones((3, 64), np.float32)\n"
+SMALLER = (("--require-fusion 10", "--require-fusion 1"), ("slower 3%", "slower 9999%"), ("pip install", "true"))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"], ids=lambda path: path.name)
+def test_code_of_the_front_pages_runs(page: Path, here: Path, env: dict[str, str]):
+    """Each block in its order; C++, C# and Java are in test_deploy.py. Blocks may make the same files again."""
+    kinds = []
+    for kind, text in re.findall(r"^```(console|python|sh)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+        for path in here.glob("*"):
+            if path.is_file() and not (kind == "python" and "onnxfuse.optimize" not in text):
+                path.unlink()
+        for name in ("model", "bert"):
+            if not (here / f"{name}.onnx").exists():
+                onnx.save(sized(), here / f"{name}.onnx")
+        kinds.append(kind)
+        if kind == "python":
+            done = process.run((sys.executable, "-c", GIVEN + text), env=env)
+            assert done.code == 0, f"{text}{done.err}"
+            continue
+        lines = [line for line, _ in runs(text)] if kind == "console" else text.splitlines()
+        for line in lines:
+            for written, here_ in SMALLER:
+                line = line.replace(written, here_)
+            if "--target cuda" in line and not libraries():
+                continue
+            done = process.run(("sh", "-ec", line), env=env)
+            assert done.code == 0, f"{line}: {done.err}"
+    assert "console" in kinds
 
 
 def test_every_wish_has_a_command_with_known_flags():

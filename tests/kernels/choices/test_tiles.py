@@ -87,7 +87,7 @@ def test_rows_that_are_read_after_a_tile_are_touched_before():
         ([(-2, 3)], None),  # changes its sign between elements of a stride
     ],
 )
-def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ...] | None):
+def test_split_points_of_a_loop_with_guards(signs: list[tuple[int, int]], points: tuple[int, ...] | None):
     axis = Axis("x", Index.of(20))
     assert split_points(axis, [Index.of(axis) * step + at for step, at in signs]) == points
 

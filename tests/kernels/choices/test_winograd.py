@@ -73,13 +73,19 @@ def test_errors_are_a_small_multiple_of_those_of_direct_sums(t: Transform, most:
     assert off < most * max(own, 1e-7)
 
 
-def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> bool:
-    """Whether a case's kernel makes fewer products than taps."""
+def chosen(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> Kernel:
+    """The kernel of a case, whose convolution may be computed by Winograd's algorithm."""
     group = group_of_all(case.graph)
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     assert not isinstance(lowered, Decision)
     made = schedule(lowered, case.layouts, case.graph.constants, CPUS[target], case.half, winograd=winograd)
     assert isinstance(made, Kernel), made
+    return made
+
+
+def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> bool:
+    """Whether a case's kernel makes fewer products than taps."""
+    made = chosen(case, target, winograd=winograd)
     return any(b.name == "filters" for p in made.phases for b in p.locals)
 
 
@@ -106,6 +112,19 @@ def test_winograd_is_chosen_where_predicted_faster(name: str) -> None:
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
     assert by_winograd(case) is pays
     assert not by_winograd(case, winograd=False)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_winograd_is_listed_before_the_direct_candidates(name: str) -> None:
+    """With times at the same sizes, clearly less than those of the direct algorithm."""
+    x, filters, pays = SHAPES[name]
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
+    (choice,) = chosen(case).choices or (None,)
+    names = [name for name, _ in choice.candidates] if choice is not None else []
+    assert [each.startswith("Winograd F(") for each in names] == [pays and at == 0 for at in range(len(names))]
+    assert choice is None or choice.substitutable is not pays
+    if pays and choice is not None:
+        assert choice.candidates[0][1] < convolution.GAIN * choice.candidates[1][1]
 
 
 def behind_pooling(x: tuple[int | str, ...], window: int, stride: int) -> Case:
