@@ -17,6 +17,7 @@ from onnxfuse.plan.layouts import channels_in
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.strips import crosses_tiles
 from onnxfuse.plan.unlocks import cut
 
 
@@ -120,7 +121,12 @@ class _Grower:
                 )
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
-            return ("E-TYPE", f"{op} reads windows that cross the tiles of the group")
+            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
+            if kind.name == WINDOW and self._only_reader(group, node):
+                return self.legality.windowed(
+                    self.units.graph, members, self.units.nodes[node], kind, self.target, self.single
+                )
+            return ("E-TYPE", crosses_tiles(op))
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
         if kind.name == DECODING and not self._passes_through(group, node):
@@ -128,6 +134,13 @@ class _Grower:
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
+
+    def _only_reader(self, group: int, node: int) -> bool:
+        """Whether what a node reads of a group nothing else reads, and no other node of it reads from elsewhere."""
+        units = self.units
+        makers = [b for b in units.before[node] if units.group[b] == group]
+        given = {o for b in makers for o in units.nodes[b].outputs} & set(units.graph.outputs)
+        return not given and all(units.after[b] == {node} or list(units.after[b]) == [node] for b in makers)
 
     def _sideways(self, group: int) -> bool:
         free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]

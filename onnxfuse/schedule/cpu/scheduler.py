@@ -20,7 +20,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking
+from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
@@ -28,6 +28,7 @@ from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
+from onnxfuse.schedule.cpu.strips import Strips, strip_candidates, strips_of, with_windows
 from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
@@ -125,6 +126,10 @@ def _scheduled(
     settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    for form in forms:
+        prepared = prepare(form, weights, target, half)
+        if half is None and with_windows(prepared.jobs):
+            nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
     prepared = prepare(c, weights, target, half)
     if any(map(prologued, partition(prepared.jobs, prepared.places, prologues=True))):
         nests.append(_nests(c, prepared, *settings, winograd=winograd, prologues=True))
@@ -159,10 +164,12 @@ def _nests(
     *,
     winograd: bool,
     prologues: bool = False,
+    strips: bool = False,
 ) -> Kernel:
     """The kernel of one form of a group, with the best candidate for each of its phases.
 
-    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs.
+    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs. With `strips`,
+    a convolution and the window after it are one phase.
     """
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
@@ -179,8 +186,20 @@ def _nests(
     empty = all(product(p.shape) == ZERO for p in c.outputs)
     parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
     parts = [one for part in parts for one in (algorithms.separate(part) if chained(part.jobs) else [part])]
+    skipped = 0
     for at, part in enumerate(parts):
-        if _is_exchanged(part.jobs[0]):
+        if skipped:
+            skipped -= 1
+            continue
+        found = _in_strips(parts[at:], prepared, scratch, target) if strips else ()
+        if found:
+            held = tuple(v for v in values if v.name not in found[0].held)
+            own = replace(ranking, kernel=replace(ranking.kernel, scratch=held))
+            candidate, compared = best(own, found[1], [])
+            phases.extend(candidate.phases)
+            choices.extend(compared)
+            skipped = found[0].parts - 1
+        elif _is_exchanged(part.jobs[0]):
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
         elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
@@ -202,6 +221,18 @@ def _nests(
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(row_phase(part, prepared.places, kept, large, target))
     return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
+
+
+def _in_strips(
+    parts: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer], target: Cpu
+) -> tuple[Strips, list[ScheduleCandidate]] | tuple[()]:
+    """The first phases as one by strips of lines, and the candidates for it; empty if there is no such phase."""
+    found = strips_of(parts, prepared.layouts, target)
+    candidates = list(strip_candidates(found, prepared.places, target)) if found is not None else []
+    if found is None or not candidates:
+        return ()
+    _give_scratch(parts[found.parts - 1], parts[found.parts :], prepared, scratch)
+    return found, list(strip_candidates(found, prepared.places, target))
 
 
 def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
