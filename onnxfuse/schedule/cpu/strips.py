@@ -2,7 +2,8 @@
 
 A strip is a few lines of the window's result. Its task computes the lines of the image that they read, then these lines,
 then the last convolution of them; both images stay in buffers of the task, in its core's own cache, instead of being
-written and read again as a whole. Lines that two strips read are computed for each of them.
+written and read again as a whole. Lines that the next strip reads too are kept for it; at the borders of tasks they are
+computed twice. So there are only as many tasks as cores.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least, lower, modulo, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, lower, modulo, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, Store, When
 from onnxfuse.ir.layout import Layout, channels_last
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.tile import EVEN_ENTRIES
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate
@@ -30,7 +31,7 @@ from onnxfuse.target import Cpu
 
 IMAGE = 4  # dimensions of an image, the third of which counts lines
 ROOM = 0.6  # share of L2 for both images of a strip
-PARTS = (1, 2, 4, 8, 16, 32)  # numbers of strips of an image that are considered
+LINES = (1, 2, 4, 7, 14, 28)  # lines of a strip that are considered
 NEAR = 0.5  # share of L1 within which weights are read again for each line
 
 
@@ -125,13 +126,13 @@ def _pixels(job: Job) -> list[Index]:
 def strip_candidates(s: Strips, places: dict[str, Place], target: Cpu) -> Iterator[ScheduleCandidate]:
     """The phase with different numbers of strips, as far as both images of a strip fit in L2."""
     lines = s.line.extent.constant or 1
-    for parts in sorted({min(n, lines) for n in PARTS}):
+    for parts in sorted({-(-lines // n) for n in LINES}):
         phase = _phase(s, parts, places, target)
         if phase is None:
             return
         held = sum((b.size.constant or 0) * b.dtype.bytes for b in phase.locals if b.space == "local")
         if held <= ROOM * target.l2_bytes:
-            yield ScheduleCandidate(f"{parts} strips of lines", (phase,))
+            yield ScheduleCandidate(f"strips of {-(-lines // parts)} lines", (phase,))
 
 
 def _phase(s: Strips, parts: int, places: dict[str, Place], target: Cpu) -> Phase | None:
@@ -154,6 +155,16 @@ def _phase(s: Strips, parts: int, places: dict[str, Place], target: Cpu) -> Phas
         Bind(lo, greatest(stride * y0 + low, ZERO)),
         Bind(hi, least(stride * y1 - stride + high + 1, height)),
     )
+    shared = most if stride.constant is None else most * stride.constant - (high - low + 1 - stride).constant
+    if shared < 0:
+        return None
+    goes_on, start = Axis("goes", Index.of(2)), Axis("h", height)
+    known = least(stride * y0 - stride + high + 1, height)  # lines before this one are known from the strip before
+    bounds = (
+        *bounds,
+        Bind(goes_on, least(Index.of(u) - u0, ONE) * least(modulo(Index.of(u), Index.of(parts)), ONE)),
+        Bind(start, Index.of(lo) + goes_on * greatest(known - lo, ZERO)),
+    )
     tall = least(stride * (most - 1) + high - low + 1, height)
     here = dict(places)
     frame = Frame({}, None, ZERO, 1, here)
@@ -168,7 +179,7 @@ def _phase(s: Strips, parts: int, places: dict[str, Place], target: Cpu) -> Phas
     begin = Index.of(n) * lines
     over = [Bind(rows.first, begin + y0), Bind(rows.last, begin + y1)]
     over += [Bind(x, e) for w in whole for x, e in ((w.first, ZERO), (w.last, w.extent))]
-    tables = [_convolved(s.first, (Index.of(n) * height + lo, Index.of(n) * height + hi), tall, frame, target)]
+    tables = [_convolved(s.first, (Index.of(n) * height + start, Index.of(n) * height + hi), tall, frame, target)]
     if s.last is not None:
         tables.append(_convolved(s.last, (begin + y0, begin + y1), Index.of(most), frame, target))
     (image, entries, first_rows), *after = tables
@@ -176,9 +187,14 @@ def _phase(s: Strips, parts: int, places: dict[str, Place], target: Cpu) -> Phas
     frame.local(TABLE, Index.of(entries), F32, "pointers")
     frame.local(C, Index.of(target.panel * tallest))
     body = (*bounds, image, *over, *window.body, *(x[0] for x in after))
-    loop = Loop(u, Index.of(u0), Index.of(u1), "serial", body)
+    lane, pixel = Axis("k", tall * width * s.image.nest.shape[1]), width * s.image.nest.shape[1]
+    ahead = greatest(stride * y1 + low, ZERO)
+    moved = Store("image", Index.of(lane), Load("image", ((ahead - lo) * pixel + lane,), F32))
+    kept = Loop(lane, ZERO, greatest(Index.of(hi) - ahead, ZERO) * pixel, "vector", (moved,))
+    keep = When((Guard(Index.of(u) + 1, Index.of(u1)),), (kept,))
+    loop = Loop(u, Index.of(u0), Index.of(u1), "serial", (*body, keep))
     work = window.work + sum((_work(p, target) for p in (s.first, s.last) if p is not None), ZERO)
-    return Phase((Split(u0, u1, count),), work, tuple(frame.locals), (loop,))
+    return Phase((Split(u0, u1, count),), work, tuple(frame.locals), (loop,), few=True)
 
 
 def _least(e: Index) -> Index | None:
