@@ -45,13 +45,14 @@ def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> M
 class Legality:
     """The planner's settings of a backend; its functions take the backend's own `Target`.
 
-    `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with weights
-    does not join a group that has one, from the graph, the group's members, operator and kind of the node, a target,
-    and whether weights are stored as float32; `windowed` the same of a window. `stores` says whether a target stores values between kernels in a type.
-    `refused` gives refusals of nodes without a kernel, or with a better one in the runtime, by position. `before` maps
-    nodes that may only be in the group of the product after them to that product. `prepared` gives the graph that is
-    planned, in which some nodes may be several of the same meaning. `made_again`: movement with several
-    readers is recomputed for each of them, since a kernel for it would cost more.
+    `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with
+    weights does not join a group that has one, from the graph, the group's members, operator and kind of the node,
+    a target, and whether weights are stored as float32; `windowed` the same of a window. `stores` says whether a
+    target stores values between kernels in a type. `refused` gives refusals of nodes without a kernel, or with a
+    better one in the runtime, by position. `before` maps nodes that may only be in the group of the product after
+    them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
+    meaning. `made_again`: movement with several readers is recomputed for each of them, since a kernel for it would
+    cost more.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
@@ -66,9 +67,7 @@ class Legality:
     made_again: bool = False
 
 
-def _chained(
-    graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool
-) -> tuple[str, str] | None:
+def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
     """Why a contraction does not join a group, by blocks of rows or by strips of lines."""
     if single and follows_window(graph, members, kind):
         return None

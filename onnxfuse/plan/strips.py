@@ -1,15 +1,14 @@
-"""Whether a window joins the convolution that makes its image, and a convolution that of the window, by strips of lines.
+"""Whether a window joins the convolution that makes its image, and the next convolution both, by strips of lines.
 
 This saves barriers, kernel calls, and the traffic of images between them, which stay in the core's own cache. It costs
-that the lines that two strips read are computed for each of them. By measurement it pays if the image is larger than the
-cores' own caches, and these are much faster than what is behind them.
+that lines at the borders of tasks are computed twice, and that all tasks read all weights. It pays if the image is
+larger than the cores' own caches, and what is behind them is much slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from onnxfuse.cost import OVERLAP, REUSABLE
 from onnxfuse.ir.compose import loads, walk
@@ -25,7 +24,6 @@ from onnxfuse.target import Cpu
 Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
 IMAGE = 4  # dimensions of an image: batch, channels, lines, places
 LEAST = 0.95  # time as one kernel over time as two, at most
-HELD = 0.4  # share of L2 for the lines of a strip
 STORED = 2  # ways of a line that is stored to
 
 
@@ -77,7 +75,9 @@ def follows_window(graph: Graph, members: Members, kind: Kind) -> bool:
     made = next((outputs for outputs, _ in members if here.left in outputs), ())
     alone = all(len(graph.consumers().get(v, ())) == 1 and v not in graph.outputs for v in made)
     rows = _extents(graph, here.left) if here.left is not None else None
-    return bool(made) and alone and here.plain and rows is not None and here.rows.constant == rows[0] * rows[2] * rows[3]
+    return (
+        bool(made) and alone and here.plain and rows is not None and here.rows.constant == rows[0] * rows[2] * rows[3]
+    )
 
 
 def _extents(graph: Graph, value: str) -> tuple[int, ...] | None:
@@ -124,8 +124,7 @@ def _microseconds(
     level = target.l3_gbps if total <= target.l3_bytes * REUSABLE else target.memory_gbps / target.cores
     moved = size * (1 - 1 / target.cores if inside else 1) / (target.cores * level * 1e3)
     near = (1 + STORED) * size / (target.cores * target.l2_gbps * 1e3)
-    strips = max(target.cores, ceil(size / (HELD * target.l2_bytes)))
-    again = max(0, window.span - window.stride) * (strips - image[0]) / (image[0] * image[2])
+    again = max(0, window.span - window.stride) * (target.cores - 1) / (image[0] * image[2])
     apart = _both(product_us, STORED * moved) + _both(window_us, moved) + target.barrier_us + target.dispatch_us
     return apart, product_us * (1 + again) + window_us + OVERLAP * near
 

@@ -136,11 +136,11 @@ class _Grower:
         return self._numel_refusal(group, node)
 
     def _only_reader(self, group: int, node: int) -> bool:
-        """Whether what a node reads of a group nothing else reads, and no other node of it reads from elsewhere."""
+        """Whether nothing else reads what a node reads of a group."""
         units = self.units
         makers = [b for b in units.before[node] if units.group[b] == group]
         given = {o for b in makers for o in units.nodes[b].outputs} & set(units.graph.outputs)
-        return not given and all(units.after[b] == {node} or list(units.after[b]) == [node] for b in makers)
+        return not given and all(units.after[b] == [node] for b in makers)
 
     def _sideways(self, group: int) -> bool:
         free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]

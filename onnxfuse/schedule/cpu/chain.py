@@ -97,6 +97,7 @@ def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[
 
 
 def segments_of(job: Job) -> int:
+    """Contiguous pieces of a row that a contraction reads."""
     assert job.tiled is not None
     return product([s.extent for s in job.tiled.segments]).constant or 1
 

@@ -186,53 +186,63 @@ def _nests(
     empty = all(product(p.shape) == ZERO for p in c.outputs)
     parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
     parts = [one for part in parts for one in (algorithms.separate(part) if chained(part.jobs) else [part])]
-    skipped = 0
-    for at, part in enumerate(parts):
-        if skipped:
-            skipped -= 1
-            continue
-        found = _in_strips(parts[at:], prepared, scratch, target) if strips else ()
-        if found:
-            held = tuple(v for v in values if v.name not in found[0].held)
-            own = replace(ranking, kernel=replace(ranking.kernel, scratch=held))
-            candidate, compared = best(own, found[1], [])
-            phases.extend(candidate.phases)
-            choices.extend(compared)
-            skipped = found[0].parts - 1
-        elif _is_exchanged(part.jobs[0]):
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
-        elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+    at = 0
+    while at < len(parts):
+        part, later = parts[at], parts[at + 1 :]
+        joined = _in_strips(parts[at:], prepared, scratch, target) if strips else None
+        if joined is not None:
+            held, candidates = joined
+            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in held.held))
+            candidate, compared = best(replace(ranking, kernel=own), candidates, [])
+            at += held.parts - 1
+        elif part.jobs[0].tiled is not None and _by_itself(part):
+            _give_scratch(part, later, prepared, scratch)
             candidate, compared, _ = algorithms.chosen(part)
-            phases.extend(candidate.phases)
-            scratch.extend(candidate.scratch)
-            choices.extend(compared)
-        elif part.jobs[0].scan is not None:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(scan_phase(part, prepared.places, target))
-        elif part.jobs[0].scatter is not None:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(scatter_phase(part, prepared.places, target))
-        elif chained(part.jobs) or prologued(part):
-            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(chain_phase(part, prepared.places, kept, target))
         else:
-            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(row_phase(part, prepared.places, kept, large, target))
+            candidate, compared = ScheduleCandidate("", (_phase(part, later, prepared, scratch, large, target),)), ()
+        phases.extend(candidate.phases)
+        scratch.extend(candidate.scratch)
+        choices.extend(compared)
+        at += 1
     return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
+
+
+def _by_itself(part: AlignedJobs) -> bool:
+    """Whether a phase is one contraction with weights that are packed."""
+    return not part.batch and len(part.jobs) == 1 and not _is_exchanged(part.jobs[0])
+
+
+def _phase(
+    part: AlignedJobs,
+    later: list[AlignedJobs],
+    prepared: Prepared,
+    scratch: list[Buffer],
+    large: frozenset[str],
+    target: Cpu,
+) -> Phase:
+    """A phase that has one schedule only."""
+    kept = _give_scratch(part, later, prepared, scratch)
+    if _is_exchanged(part.jobs[0]):
+        return exchanged_phase(part.jobs[0], prepared.places, target)
+    if part.jobs[0].scan is not None:
+        return scan_phase(part, prepared.places, target)
+    if part.jobs[0].scatter is not None:
+        return scatter_phase(part, prepared.places, target)
+    if chained(part.jobs) or prologued(part):
+        return chain_phase(part, prepared.places, kept, target)
+    return row_phase(part, prepared.places, kept, large, target)
 
 
 def _in_strips(
     parts: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer], target: Cpu
-) -> tuple[Strips, list[ScheduleCandidate]] | tuple[()]:
-    """The first phases as one by strips of lines, and the candidates for it; empty if there is no such phase."""
+) -> tuple[Strips, list[ScheduleCandidate]] | None:
+    """The first phases as one by strips of lines, and the candidates for it; None if there is no such phase."""
     found = strips_of(parts, prepared.layouts, target)
-    candidates = list(strip_candidates(found, prepared.places, target)) if found is not None else []
-    if found is None or not candidates:
-        return ()
+    if found is None:
+        return None
     _give_scratch(parts[found.parts - 1], parts[found.parts :], prepared, scratch)
-    return found, list(strip_candidates(found, prepared.places, target))
+    candidates = list(strip_candidates(found, prepared.places, target))
+    return (found, candidates) if candidates else None
 
 
 def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
