@@ -126,10 +126,9 @@ def strip_candidates(s: Strips, places: dict[str, Place], target: Cpu) -> Iterat
     lines = s.line.extent.constant or 1
     for most in sorted({-(-lines // -(-lines // n)) for n in LINES}):
         phase = _phase(s, -(-lines // most), places, target)
-        if phase is None:
-            return
-        held = sum((b.size.constant or 0) * b.dtype.bytes for b in phase.locals if b.space == "local")
-        if held <= ROOM * target.l2_bytes:
+        buffers = phase.locals if phase is not None else ()
+        held = sum((b.size.constant or 0) * b.dtype.bytes for b in buffers if b.space == "local")
+        if phase is not None and held <= ROOM * target.l2_bytes:
             yield ScheduleCandidate(f"strips of {most} lines", (phase,))
 
 
