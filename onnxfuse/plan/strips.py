@@ -58,7 +58,7 @@ def window_refusal(
     if made is None or image is None or result is None or window is None:
         return no
     first = product_of(graph, summed[0])
-    if not first.plain or first.rows.constant != image[0] * image[2] * image[3]:
+    if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):
         return no
     apart, one = _microseconds(first, image, result, window, target)
     if one > LEAST * apart:

@@ -122,7 +122,7 @@ class _Grower:
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
             members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
-            if kind.name == WINDOW and self._only_reader(group, node):
+            if kind.name == WINDOW and self._only_reader(group, node) and self._inside(node):
                 return self.legality.windowed(
                     self.units.graph, members, self.units.nodes[node], kind, self.target, self.single
                 )
@@ -141,6 +141,11 @@ class _Grower:
         makers = [b for b in units.before[node] if units.group[b] == group]
         given = {o for b in makers for o in units.nodes[b].outputs} & set(units.graph.outputs)
         return not given and all(units.after[b] == [node] for b in makers)
+
+    def _inside(self, node: int) -> bool:
+        """Whether all readers of a node have kernels, so that its result need not lie as the runtime has it."""
+        read_outside = set(self.units.graph.outputs).intersection(self.units.nodes[node].outputs)
+        return not read_outside and all(a in self.kinds for a in self.units.after[node])
 
     def _sideways(self, group: int) -> bool:
         free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]

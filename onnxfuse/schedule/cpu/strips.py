@@ -105,9 +105,8 @@ def _tile_rows(job: Job, target: Cpu) -> int | None:
     if not goes_by_rows(job) or job.tiled is None or len(job.nest.dims) != RANK:
         return None
     place = job.tiled.rows[-1]
-    width, heights = place.extent.constant or 1, range(target.rows, target.rows // 2 - 1, -1)
     by_lines = job.nest.dims[-1] == Index.of(place)
-    return next((h for h in heights if by_lines and width % h == 0), None)
+    return target.rows_of_line(place.extent.constant or 1) if by_lines else None
 
 
 def _reads_lines(part: AlignedJobs, window: Job, target: Cpu) -> bool:

@@ -113,7 +113,7 @@ def inverted(
 
 
 def strips() -> list[Case]:
-    """A window between convolutions: strides, windows that reach over several lines, several images, one or two kept."""
+    """A window between convolutions: strides, windows over several lines, several images, results that others read."""
     made = {
         "strips_added": inverted((28, 28), (16, 48, 16), added=True),
         "strips_apart": inverted((28, 28), (16, 48, 24), stride=2),
