@@ -55,7 +55,7 @@ def window_refusal(
     made = next((outputs for outputs, _ in members if node.inputs[0] in outputs), None)
     image, result = (_extents(graph, v) for v in (node.inputs[0], node.outputs[0]))
     window = _window_of(kind, node.inputs[0])
-    if made is None or image is None or result is None or window is None:
+    if made is None or image is None or result is None or window is None or result[2] == 1:
         return no
     first = product_of(graph, summed[0])
     if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):

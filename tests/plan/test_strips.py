@@ -76,3 +76,17 @@ def test_a_result_of_the_window_with_other_readers_is_an_output() -> None:
 @pytest.mark.parametrize(("side", "options"), [("H", {}), (112, {"precision": "bf16"})])
 def test_sizes_are_known_and_weights_are_float32(side: int | str, options: dict[str, str]) -> None:
     assert sizes(planned(side, **options)) == [2, 2, 2]
+
+
+def test_the_mean_of_a_window_is_in_its_kernel() -> None:
+    """Of squeeze and excitation: it was in the kernel of the window, whose result is an output all the same."""
+    tail = "y = Relu (e) g = ReduceMean <axes = [2, 3]> (d) z = Relu (g)"
+    made = planned(112, more=", float[1, 96, 1, 1] z", tail=tail)
+    assert [[n.op for n in g.nodes] for g in made.groups] == [
+        ["Conv", "Relu", "Conv", "Relu", "ReduceMean", "Relu"], ["Conv", "Relu"]
+    ]  # fmt: skip
+
+
+def test_a_mean_after_the_last_convolution_is_not() -> None:
+    made = planned(112, more=", float[1, 24, 1, 1] z", tail="y = Relu (e) z = ReduceMean <axes = [2, 3]> (y)")
+    assert sizes(made) == [6, 1]

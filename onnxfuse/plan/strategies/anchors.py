@@ -173,9 +173,14 @@ class _Grower:
         n = self.units.nodes[node]
         if self._batched(group) > 1:
             return ("E-TYPE", f"{n.op} would be a reduction after both contractions of an attention")
-        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node):
+        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node) and not self._ends_with_window(group):
             return ("E-TYPE", f"{n.op} reduces across the tiles of a convolution")
         return None
+
+    def _ends_with_window(self, group: int) -> bool:
+        """Whether a group is a convolution and the window after it, whose result is stored."""
+        kinds = [self.kinds[m].name for m in sorted(self.units.members[group])]
+        return [k for k in kinds if k in (WEIGHTS, WINDOW, REDUCTION)] == [WEIGHTS, WINDOW]
 
     def _channels_end(self, group: int, node: int) -> bool:
         """Whether the inputs of a node from a convolution's group have channels last, like its scratch memory."""
