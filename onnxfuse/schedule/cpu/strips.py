@@ -79,8 +79,8 @@ def strips_of(parts: Sequence[AlignedJobs], layouts: Mapping[str, Layout], targe
     if len(parts) < 2 or any(len(p.jobs) != 1 for p in parts[:2]):
         return None
     (image,), (window,) = parts[0].jobs, parts[1].jobs
-    last = layouts.get(image.nest.name) == channels_last(RANK) and not image.nest.output
-    if not last or _tile_rows(image, target) is None or _reads(image, parts[2:]):
+    last = layouts.get(image.nest.name) == channels_last(RANK) and image.nest.dtype == F32
+    if not last or image.nest.output or _tile_rows(image, target) is None or _reads(image, parts[2:]):
         return None
     reads = [x for x in window.reads if x.source == image.nest.name]
     plain = window.tiled is None and windows(window) and window.nest.dtype == F32 and len(window.nest.dims) == RANK
