@@ -8,14 +8,15 @@ from typing import Any
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.plan.biases import biases_apart
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.own_products import own_products
 from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
-from onnxfuse.target import Gpu, gpus_of, targets_of
+from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal
+from onnxfuse.target import Cpu, Gpu, gpus_of, targets_of
 
 Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
 
@@ -44,19 +45,21 @@ def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> M
 class Legality:
     """The planner's settings of a backend; its functions take the backend's own `Target`.
 
-    `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with weights
-    does not join a group that has one, from the graph, the group's members, operator and kind of the node, a target,
-    and whether weights are stored as float32. `stores` says whether a target stores values between kernels in a type.
-    `refused` gives refusals of nodes without a kernel, or with a better one in the runtime, by position. `before` maps
-    nodes that may only be in the group of the product after them to that product. `prepared` gives the graph that is
-    planned, in which some nodes may be several of the same meaning. `made_again`: movement with several
-    readers is recomputed for each of them, since a kernel for it would cost more.
+    `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with
+    weights does not join a group that has one, from the graph, the group's members, operator and kind of the node,
+    a target, and whether weights are stored as float32; `windowed` the same of a window. `stores` says whether a
+    target stores values between kernels in a type. `refused` gives refusals of nodes without a kernel, or with a
+    better one in the runtime, by position. `before` maps nodes that may only be in the group of the product after
+    them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
+    meaning. `made_again`: movement with several readers is recomputed for each of them, since a kernel for it would
+    cost more.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
     most_nodes: int  # of a group
     targets: Callable[[Options], Sequence[Any]]
     chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
+    windowed: Callable[[Graph, Members, Node, Kind, Any, bool], tuple[str, str] | None]
     stores: Callable[[DType, Any], bool]
     refused: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, Decision]] = nothing_refused
     before: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, int]] = nothing_before
@@ -64,11 +67,19 @@ class Legality:
     made_again: bool = False
 
 
+def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
+    """Why a contraction does not join a group, by blocks of rows or by strips of lines."""
+    if single and follows_window(graph, members, kind):
+        return None
+    return chain_refusal(graph, members, op, kind, target, single)
+
+
 CPU = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: targets_of(options.arch),
-    chained=chain_refusal,
+    chained=_chained,
+    windowed=window_refusal,
     stores=stores,
 )
 
@@ -77,6 +88,7 @@ CUDA = Legality(
     most_nodes=64,
     targets=lambda options: gpus_of(options.arch, graph=options.cuda_graph),
     chained=lambda *_: ("E-TYPE", "a kernel can have one product with weights only"),
+    windowed=lambda _graph, _members, node, *_: ("E-TYPE", crosses_tiles(node.op)),
     stores=lambda dtype, target: False,
     refused=products_refused,
     before=normalized_before,

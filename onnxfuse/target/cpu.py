@@ -47,6 +47,10 @@ class Cpu(Target):
         """Seconds of a clock cycle, assuming two vector multiply-adds per cycle."""
         return 4 * self.lanes / self.gflops * 1e-9
 
+    def rows_of_line(self, width: int) -> int | None:
+        """Rows of register tiles that divide a line of so many pixels; None if there are only low ones."""
+        return next((n for n in range(self.rows, self.rows // 2 - 1, -1) if n and width % n == 0), None)
+
     def on(self, p: Processor) -> Cpu:
         """The machine class with the numbers of a processor family, whose units may be wider than the class assumes."""
         numbers = {name: value for name, value in asdict(p).items() if name not in ("name", "lanes", "gflops")}

@@ -17,6 +17,7 @@ from onnxfuse.plan.layouts import channels_in
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.strips import crosses_tiles
 from onnxfuse.plan.unlocks import cut
 
 
@@ -120,7 +121,12 @@ class _Grower:
                 )
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
-            return ("E-TYPE", f"{op} reads windows that cross the tiles of the group")
+            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
+            if kind.name == WINDOW and self._only_reader(group, node) and self._inside(node):
+                return self.legality.windowed(
+                    self.units.graph, members, self.units.nodes[node], kind, self.target, self.single
+                )
+            return ("E-TYPE", crosses_tiles(op))
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
         if kind.name == DECODING and not self._passes_through(group, node):
@@ -128,6 +134,18 @@ class _Grower:
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
+
+    def _only_reader(self, group: int, node: int) -> bool:
+        """Whether nothing else reads what a node reads of a group."""
+        units = self.units
+        makers = [b for b in units.before[node] if units.group[b] == group]
+        given = {o for b in makers for o in units.nodes[b].outputs} & set(units.graph.outputs)
+        return not given and all(units.after[b] == [node] for b in makers)
+
+    def _inside(self, node: int) -> bool:
+        """Whether all readers of a node have kernels, so that its result need not lie as the runtime has it."""
+        read_outside = set(self.units.graph.outputs).intersection(self.units.nodes[node].outputs)
+        return not read_outside and all(a in self.kinds for a in self.units.after[node])
 
     def _sideways(self, group: int) -> bool:
         free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]
@@ -155,9 +173,14 @@ class _Grower:
         n = self.units.nodes[node]
         if self._batched(group) > 1:
             return ("E-TYPE", f"{n.op} would be a reduction after both contractions of an attention")
-        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node):
+        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node) and not self._ends_with_window(group):
             return ("E-TYPE", f"{n.op} reduces across the tiles of a convolution")
         return None
+
+    def _ends_with_window(self, group: int) -> bool:
+        """Whether a group is a convolution and the window after it, whose result is stored."""
+        kinds = [self.kinds[m].name for m in sorted(self.units.members[group])]
+        return [k for k in kinds if k in (WEIGHTS, WINDOW, REDUCTION)] == [WEIGHTS, WINDOW]
 
     def _channels_end(self, group: int, node: int) -> bool:
         """Whether the inputs of a node from a convolution's group have channels last, like its scratch memory."""

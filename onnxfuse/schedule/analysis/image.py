@@ -18,14 +18,18 @@ Place = tuple[Axis, Axis, Index]  # row axis, reduction axis, position: stride *
 
 
 def images_inside(c: Canonical) -> dict[str, Layout]:
-    """Layouts of intermediate images: channels last if they have as many channels as a channels-last parameter."""
+    """Layouts of intermediate images: channels last if they have as many channels as a channels-last parameter.
+
+    Or if no image has so many: then they are between two convolutions, whose images are channels last.
+    """
     params = (*c.inputs, *c.outputs)
+    between = any(p.layout == channels_last(len(p.shape)) for p in params if len(p.shape) in IMAGES)
     found: dict[str, Layout] = {}
     for d in c.definitions:
         last = channels_last(len(d.axes)) if len(d.axes) in IMAGES else PLAIN
         alike = [p for p in params if len(p.shape) == len(d.axes) and p.shape[:2] == d.shape[:2]]
         plain = any(p.layout == PLAIN and p.shape == d.shape for p in params)
-        if last != PLAIN and any(p.layout == last for p in alike) and not plain:
+        if last != PLAIN and (any(p.layout == last for p in alike) or (between and not alike)) and not plain:
             found[d.name] = last
     return {name: layout for name, layout in found.items() if all(p.name != name for p in params)}
 

@@ -51,7 +51,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     widths: dict[str, int] = {}
     for j in inside:
         widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
-    entries = max(_segments(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
+    entries = max(segments_of(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
     block = max(
         1, min(target.l2_bytes // 4 // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count)
     )
@@ -74,7 +74,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
         s
         for j, then in zip(t.jobs, following, strict=True)
         for s in (
-            _stage(j, then, frame, (tiles, t0, t1), first, target)
+            stage(j, then, frame, (tiles, t0, t1), first, target)
             if j.tiled is not None
             else _prologue(j, t, frame, (tiles, t0, t1), first)
         )
@@ -96,7 +96,8 @@ def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[
     return count, -(-rows // count)
 
 
-def _segments(job: Job) -> int:
+def segments_of(job: Job) -> int:
+    """Contiguous pieces of a row that a contraction reads."""
     assert job.tiled is not None
     return product([s.extent for s in job.tiled.segments]).constant or 1
 
@@ -137,7 +138,7 @@ def _place(job: Job, t: AlignedJobs, buffer: str, begin: Axis) -> Place:
     return Place(buffer, nest.dtype, offset)
 
 
-def _stage(
+def stage(
     job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Cpu
 ) -> tuple[Stmt, ...]:
     """One contraction, panel by panel, for a block of tiles; `tiles` are their total number, first and end.
@@ -152,7 +153,7 @@ def _stage(
     window = tile_window(at, count, m.extent, first)
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
     even = even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
-    segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
+    segments, depth = segments_of(job), product([r.extent for r in tiled.ranges])
     here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
     point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel

@@ -20,7 +20,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking
+from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
@@ -28,6 +28,7 @@ from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
+from onnxfuse.schedule.cpu.strips import Strips, strip_candidates, strips_of, with_windows
 from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
@@ -125,6 +126,10 @@ def _scheduled(
     settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    for form in forms:
+        prepared = prepare(form, weights, target, half)
+        if half is None and with_windows(prepared.jobs):
+            nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
     prepared = prepare(c, weights, target, half)
     if any(map(prologued, partition(prepared.jobs, prepared.places, prologues=True))):
         nests.append(_nests(c, prepared, *settings, winograd=winograd, prologues=True))
@@ -159,10 +164,12 @@ def _nests(
     *,
     winograd: bool,
     prologues: bool = False,
+    strips: bool = False,
 ) -> Kernel:
     """The kernel of one form of a group, with the best candidate for each of its phases.
 
-    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs.
+    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs. With `strips`,
+    a convolution and the window after it are one phase.
     """
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
@@ -179,29 +186,63 @@ def _nests(
     empty = all(product(p.shape) == ZERO for p in c.outputs)
     parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
     parts = [one for part in parts for one in (algorithms.separate(part) if chained(part.jobs) else [part])]
-    for at, part in enumerate(parts):
-        if _is_exchanged(part.jobs[0]):
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
-        elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+    at = 0
+    while at < len(parts):
+        part, later = parts[at], parts[at + 1 :]
+        joined = _in_strips(parts[at:], prepared, scratch, target) if strips else None
+        if joined is not None:
+            held, candidates = joined
+            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in held.held))
+            candidate, compared = best(replace(ranking, kernel=own), candidates, [])
+            at += held.parts - 1
+        elif part.jobs[0].tiled is not None and _by_itself(part):
+            _give_scratch(part, later, prepared, scratch)
             candidate, compared, _ = algorithms.chosen(part)
-            phases.extend(candidate.phases)
-            scratch.extend(candidate.scratch)
-            choices.extend(compared)
-        elif part.jobs[0].scan is not None:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(scan_phase(part, prepared.places, target))
-        elif part.jobs[0].scatter is not None:
-            _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(scatter_phase(part, prepared.places, target))
-        elif chained(part.jobs) or prologued(part):
-            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(chain_phase(part, prepared.places, kept, target))
         else:
-            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(row_phase(part, prepared.places, kept, large, target))
+            candidate, compared = ScheduleCandidate("", (_phase(part, later, prepared, scratch, large, target),)), ()
+        phases.extend(candidate.phases)
+        scratch.extend(candidate.scratch)
+        choices.extend(compared)
+        at += 1
     return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
+
+
+def _by_itself(part: AlignedJobs) -> bool:
+    """Whether a phase is one contraction with weights that are packed."""
+    return not part.batch and len(part.jobs) == 1 and not _is_exchanged(part.jobs[0])
+
+
+def _phase(
+    part: AlignedJobs,
+    later: list[AlignedJobs],
+    prepared: Prepared,
+    scratch: list[Buffer],
+    large: frozenset[str],
+    target: Cpu,
+) -> Phase:
+    """A phase that has one schedule only."""
+    kept = _give_scratch(part, later, prepared, scratch)
+    if _is_exchanged(part.jobs[0]):
+        return exchanged_phase(part.jobs[0], prepared.places, target)
+    if part.jobs[0].scan is not None:
+        return scan_phase(part, prepared.places, target)
+    if part.jobs[0].scatter is not None:
+        return scatter_phase(part, prepared.places, target)
+    if chained(part.jobs) or prologued(part):
+        return chain_phase(part, prepared.places, kept, target)
+    return row_phase(part, prepared.places, kept, large, target)
+
+
+def _in_strips(
+    parts: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer], target: Cpu
+) -> tuple[Strips, list[ScheduleCandidate]] | None:
+    """The first phases as one by strips of lines, and the candidates for it; None if there is no such phase."""
+    found = strips_of(parts, prepared.layouts, target)
+    if found is None:
+        return None
+    _give_scratch(parts[found.parts - 1], parts[found.parts :], prepared, scratch)
+    candidates = list(strip_candidates(found, prepared.places, target))
+    return (found, candidates) if candidates else None
 
 
 def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer]) -> set[str]:

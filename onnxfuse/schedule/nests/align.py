@@ -198,19 +198,19 @@ def _units(jobs: Sequence[Job]) -> list[list[Job]]:
 
 def chained(jobs: Sequence[Job]) -> bool:
     """Whether several jobs are contractions with weights, each of which reads the same rows of the one before."""
-    return len(jobs) > 1 and all(map(_goes_by_rows, jobs)) and all(j.nest.dtype == F32 for j in jobs[:-1])
+    return len(jobs) > 1 and all(map(goes_by_rows, jobs)) and all(j.nest.dtype == F32 for j in jobs[:-1])
 
 
 def with_prologue(jobs: Sequence[Job]) -> bool:
     """Whether jobs are chained contractions, or one, perhaps behind jobs that make the rows which it reads."""
     at = next((k for k, j in enumerate(jobs) if j.tiled is not None), len(jobs))
     before, products = jobs[:at], jobs[at:]
-    plain = not any(j.right_side or j.scan or j.scatter or j.apart or _windows(j) for j in before)
+    plain = not any(j.right_side or j.scan or j.scatter or j.apart or windows(j) for j in before)
     floats = all(j.nest.dtype == F32 for j in jobs[:-1])
-    return len(jobs) > 1 and len(products) > 0 and plain and floats and all(map(_goes_by_rows, products))
+    return len(jobs) > 1 and len(products) > 0 and plain and floats and all(map(goes_by_rows, products))
 
 
-def _goes_by_rows(job: Job) -> bool:
+def goes_by_rows(job: Job) -> bool:
     """Whether a job is a contraction with weights, by plain float32 tiles, of a known number of rows."""
     t = job.tiled
     if t is None or t.product != SINGLE or t.parts or t.lines is not None or t.batch:
@@ -222,10 +222,10 @@ def _alone(job: Job) -> bool:
     """Whether a job needs a phase of its own: product with weights, windows, scan, scatter."""
     if job.tiled is not None:
         return job.apart or not job.tiled.batch
-    return job.apart or job.scan is not None or job.scatter is not None or _windows(job)
+    return job.apart or job.scan is not None or job.scatter is not None or windows(job)
 
 
-def _windows(job: Job) -> bool:
+def windows(job: Job) -> bool:
     """Whether a job reduces windows: an index depends on a free axis and on a reduction axis."""
     reduces = [n for n in walk(job.nest.value) if isinstance(n, Reduce)]
     ranges = {r for n in reduces for r in n.ranges}

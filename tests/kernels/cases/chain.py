@@ -1,4 +1,4 @@
-"""Cases of consecutive contractions: full and partial tiles, residuals, images, normalizations behind them."""
+"""Cases of consecutive contractions: full and partial tiles, residuals, images, windows and normalizations between."""
 
 from __future__ import annotations
 
@@ -94,4 +94,40 @@ def prologues() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*chains(), *images(), *prologues())
+def inverted(
+    size: tuple[int, int], channels: tuple[int, ...], *, kernel: int = 3, stride: int = 1, images: int = 1, **also: bool
+) -> Graph:
+    """A convolution, a depthwise one and, with three numbers of channels, another; perhaps with the input added."""
+    b = Build()
+    x = b.input("x", images, channels[0], *size)
+    y = b.node("Conv", x, scaled(b, channels[1], channels[0], 1, 1), b.weights(channels[1]))
+    y = b.node("Relu", y, out="image")
+    half = (kernel // 2,) * 4
+    w = scaled(b, channels[1], 1, kernel, kernel)
+    y = b.node("Conv", y, w, b.weights(channels[1]), group=channels[1], pads=half, strides=(stride,) * 2)
+    y = b.node("Relu", y, out="between")
+    if len(channels) > 2:
+        y = b.node("Conv", y, scaled(b, channels[2], channels[1], 1, 1), b.weights(channels[2]), out="made")
+        y = b.node("Add", y, x) if also.get("added") else y
+    return b.graph(y, *(("between",) if also.get("both") and len(channels) > 2 else ()))
+
+
+def strips() -> list[Case]:
+    """A window between convolutions: strides, windows over several lines, several images, results that others read."""
+    made = {
+        "strips_added": inverted((28, 28), (16, 48, 16), added=True),
+        "strips_apart": inverted((28, 28), (16, 48, 24), stride=2),
+        "strips_wide": inverted((29, 14), (8, 40, 17), kernel=5),
+        "strips_steps": inverted((27, 28), (8, 33, 16), kernel=5, stride=2),
+        "strips_images": inverted((14, 14), (16, 64, 16), images=3, added=True),
+        "strips_two": inverted((28, 14), (24, 48)),
+        "strips_kept": inverted((28, 14), (24, 48, 16), both=True),
+    }
+    b = Build()  # the first convolution of a network and the pool after it
+    y = b.node("Conv", b.input("x", 1, 8, 56, 56), scaled(b, 32, 8, 3, 3), b.weights(32), pads=(1,) * 4, strides=(2, 2))
+    y = b.node("MaxPool", b.node("Relu", y, out="image"), kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4)
+    made["strips_pool"] = b.graph(y)
+    return [Case(name, g, last=("x", *g.outputs)) for name, g in made.items()]
+
+
+CASES: tuple[Case, ...] = (*chains(), *images(), *prologues(), *strips())

@@ -1,0 +1,134 @@
+"""Whether a window joins the convolution that makes its image, and the next convolution both, by strips of lines.
+
+This saves barriers, kernel calls, and the traffic of images between them, which stay in the core's own cache. It costs
+that lines at the borders of tasks are computed twice, and that all tasks read all weights. It pays if the image is
+larger than the cores' own caches, and what is behind them is much slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxfuse.cost import OVERLAP, REUSABLE
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.ir.index import ZERO, Axis, axes_of, lower, upper
+from onnxfuse.ir.indexing import coefficient, product, substitute
+from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.plan.chain import Product, product_of
+from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
+from onnxfuse.target import Cpu
+
+Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
+IMAGE = 4  # dimensions of an image: batch, channels, lines, places
+LEAST = 0.95  # time as one kernel over time as two, at most
+STORED = 2  # ways of a line that is stored to
+
+
+def crosses_tiles(op: str) -> str:
+    """Why a window is not computed from tiles."""
+    return f"{op} reads windows that cross the tiles of the group"
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Taps of a window, lines that it spans, and lines from one to the next."""
+
+    taps: int
+    span: int
+    stride: int
+
+
+def window_refusal(
+    graph: Graph, members: Members, node: Node, kind: Kind, target: Cpu, single: bool
+) -> tuple[str, str] | None:
+    """Code and reason why a window does not join a group, given by the outputs and kinds of its members, or None.
+
+    `single`: weights are stored as float32.
+    """
+    no = ("E-TYPE", crosses_tiles(node.op))
+    summed = [k for _, k in members if any(isinstance(n, Reduce) for d in k.definitions for n in walk(d.value))]
+    if len(summed) != 1 or summed[0].name != WEIGHTS or not summed[0].spatial or not single:
+        return no
+    made = next((outputs for outputs, _ in members if node.inputs[0] in outputs), None)
+    image, result = (_extents(graph, v) for v in (node.inputs[0], node.outputs[0]))
+    window = _window_of(kind, node.inputs[0])
+    if made is None or image is None or result is None or window is None or result[2] == 1:
+        return no
+    first = product_of(graph, summed[0])
+    if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):
+        return no
+    apart, one = _microseconds(first, image, result, window, target)
+    if one > LEAST * apart:
+        return ("E-COST", f"{node.op} after the convolution by strips of lines: {one:.0f} us, apart {apart:.0f} us")
+    return None
+
+
+def follows_window(graph: Graph, members: Members, kind: Kind) -> bool:
+    """Whether a convolution reads the pixels of a window that is in a group with the convolution before it."""
+    summed = [k for _, k in members if any(isinstance(n, Reduce) for d in k.definitions for n in walk(d.value))]
+    if [k.name for k in summed] != [WEIGHTS, WINDOW]:
+        return False
+    here = product_of(graph, kind)
+    made = next((outputs for outputs, _ in members if here.left in outputs), ())
+    alone = all(len(graph.consumers().get(v, ())) == 1 and v not in graph.outputs for v in made)
+    rows = _extents(graph, here.left) if here.left is not None else None
+    return (
+        bool(made) and alone and here.plain and rows is not None and here.rows.constant == rows[0] * rows[2] * rows[3]
+    )
+
+
+def _extents(graph: Graph, value: str) -> tuple[int, ...] | None:
+    """The shape of an image of float32, if it is known."""
+    t = graph.types.get(value)
+    found = tuple(e.constant for e in t.shape if e.constant) if t is not None and t.dtype == F32 else ()
+    return found if len(found) == IMAGE else None
+
+
+def _window_of(kind: Kind, image: str) -> _Window | None:
+    """The window of a kind; None if it does not go over lines."""
+    (d, *others) = kind.definitions
+    reduce = next((n for n in walk(d.value) if isinstance(n, Reduce)), None)
+    reads = [x for x in loads(d.value) if x.source == image]
+    if others or reduce is None or len(reads) != 1 or len(d.axes) != IMAGE:
+        return None
+    (read,), line = reads, d.axes[2]
+    stride, span = coefficient(read.index[2], line), _span(read, line)
+    taps = product([r.extent for r in reduce.ranges]).constant
+    known = stride is not None and stride.constant and taps
+    if not known or span is None or stride is None or taps is None or axes_of(read.index[1]) != {d.axes[1]}:
+        return None
+    return _Window(taps, span, stride.constant or 1)
+
+
+def _span(read: Load, line: Axis) -> int | None:
+    """Lines from the first tap to the last."""
+    rest = substitute(read.index[2], {line: ZERO})
+    shift = next((c for m, c in rest.terms if not m), 0)
+    low, high = lower(rest - shift), upper(rest - shift)
+    return (high - low + 1).constant if low is not None and high is not None else None
+
+
+def _microseconds(
+    first: Product, image: tuple[int, ...], result: tuple[int, ...], window: _Window, target: Cpu
+) -> tuple[float, float]:
+    """Predicted times of a convolution and a window as two kernels and as one."""
+    peak = target.cores * target.gflops * 1e3  # operations in a microsecond
+    pixels, made = (e[0] * e[1] * e[2] * e[3] for e in (image, result))
+    product_us = 2 * pixels * (first.depth.constant or 0) / peak
+    window_us = 4 * made * window.taps / peak  # one vector in a cycle
+    size, total = 4 * pixels, 4 * (pixels + made)
+    inside = total <= target.l2_bytes * REUSABLE
+    level = target.l3_gbps if total <= target.l3_bytes * REUSABLE else target.memory_gbps / target.cores
+    moved = size * (1 - 1 / target.cores if inside else 1) / (target.cores * level * 1e3)
+    near = (1 + STORED) * size / (target.cores * target.l2_gbps * 1e3)
+    again = max(0, window.span - window.stride) * (target.cores - 1) / (image[0] * image[2])
+    apart = _both(product_us, STORED * moved) + _both(window_us, moved) + target.barrier_us + target.dispatch_us
+    return apart, product_us * (1 + again) + window_us + OVERLAP * near
+
+
+def _both(computing: float, moving: float) -> float:
+    """Time of computing and moving, which overlap in part."""
+    return max(computing, moving) + OVERLAP * min(computing, moving)
