@@ -50,6 +50,7 @@ PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
 POINTER = 4.0  # cycles of an entry of a table of row pointers
+PLACE = 4.0  # slots to find where a lane reads, or whether a guard of it holds
 PREFETCH = 0.5  # cycles of fetching a line
 
 
@@ -318,9 +319,12 @@ class Counter(Means):
                 each = GUARDED if lanes.kind == "guarded" else 0.0
                 each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
                 block.other += each * self.target.lanes
+            case "piecewise":
+                block.loads += wide
+                block.ops += 2 * PLACE * (1 + len(node.guards))
             case "strided" | "masked":
-                block.loads += wide * lanes.step
-                block.ops += SORTED * wide * (lanes.step - 1)
+                block.loads += wide * max(lanes.step, 1)
+                block.ops += SORTED * wide * max(lanes.step - 1, 0)
             case _:
                 block.loads += wide
 

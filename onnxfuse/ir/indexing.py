@@ -100,6 +100,31 @@ def coefficient(e: Index, axis: Axis) -> Index | None:
     return stride
 
 
+def most_step(e: Index, axis: Axis) -> int | None:
+    """How far an index moves at most from one value of axis to the next; None if it is not made of affine pieces.
+
+    >>> a = Axis("a", Index.of(9))
+    >>> most_step(least(Index.of(a) - 2, 2 - Index.of(a)), a)
+    1
+    """
+    most = 0
+    for mono, c in e.terms:
+        if axis not in axes_of(Index(((mono, c),))):
+            continue
+        match mono:
+            case (Axis(),):
+                step: int | None = 1
+            case (Least(one=one, two=two),):
+                steps = most_step(one, axis), most_step(two, axis)
+                step = None if steps[0] is None or steps[1] is None else max(steps[0], steps[1])
+            case _:
+                step = None
+        if step is None:
+            return None
+        most += abs(c) * step
+    return most
+
+
 def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
     """(n, i) for e = n * (axis // n) + i: element i of the current group of n iterations; None for other indices.
 

@@ -10,8 +10,8 @@ import numpy as np
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, I8, U8
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, modulo
-from onnxfuse.ir.indexing import coefficient, evaluate, substitute
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, modulo
+from onnxfuse.ir.indexing import coefficient, evaluate, most_step, substitute
 from onnxfuse.ir.kernel import Buffer, Let, Loop, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load
@@ -47,17 +47,32 @@ def stores_codes(s: Loop, around: Loop) -> bool:
 
 
 def masked(x: Load, axis: Axis) -> int | None:
-    """The stride between lanes of a masked load, whose guards hold for a contiguous range of lanes.
+    """The stride between lanes of a masked load, whose guards hold for a contiguous range of lanes; 0: one element.
 
     None where lanes are loaded one by one.
     """
     stride = coefficient(x.index[0], axis)
     guards = cutting(x, axis)
-    if stride is None or not guards or not isinstance(x.otherwise, Const):
+    if stride is None or not guards:
         return None
-    if any(coefficient(g.index, axis) != stride or axis in axes_of(g.extent) for g in guards):
+    step = ONE if stride == ZERO else stride
+    if any(coefficient(g.index, axis) != step or axis in axes_of(g.extent) for g in guards):
         return None
+    if stride == ZERO:  # read once, so its index must not be read from memory where no lane's guards hold
+        return None if any(isinstance(a, Loaded) for a in atoms(x.index[0])) else 0
     return stride.constant if stride == ONE or stride.constant in NEAR else None
+
+
+def piecewise(x: Load, axis: Axis) -> bool:
+    """Whether the index moves by one at most from lane to lane, as a reflected one does, and so do those of the guards.
+
+    Where it moves as far as the lanes do, they are contiguous, and guards that hold at both ends hold everywhere.
+    """
+    at = x.index[0]
+    if coefficient(at, axis) is not None or most_step(at, axis) != 1:
+        return False
+    same = (coefficient(g.index, axis) is not None or coefficient(g.index - at, axis) == ZERO for g in cutting(x, axis))
+    return all(same) and not any(axis in axes_of(g.extent) for g in x.guards)
 
 
 MATRIX, ACROSS = 8, 4  # rows and columns of what a warp loads at once, and lanes that hold one of its rows

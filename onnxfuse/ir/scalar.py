@@ -46,7 +46,9 @@ class Const:
         return f"{self.value!r}"
 
 
-LaneKind = Literal["vector", "broadcast", "strided", "grouped", "masked", "gathered", "guarded", "boundary"]
+LaneKind = Literal[
+    "vector", "broadcast", "strided", "grouped", "masked", "piecewise", "gathered", "guarded", "boundary"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class Lanes:
 
     `vector`: contiguous. `broadcast`: one scalar. `strided`: `step` apart, loaded as `step` vectors and shuffled.
     `grouped`: all lanes of a group of `step` have element `part` of it; a vector starts at a group or lies within one.
-    `masked`: `step` apart, the guards hold for a contiguous range of lanes. `gathered`: a gather. `guarded`: a gather
-    with a guard per lane. `boundary`: an affine index with slope `step` that is only compared with 0, hence a mask.
+    `masked`: `step` apart (0: one element), the guards hold for a contiguous range of lanes. `piecewise`: contiguous
+    where the ends are as far apart as the lanes, else a gather. `gathered`: a gather. `guarded`: a gather with a guard
+    per lane. `boundary`: an affine index with slope `step` that is only compared with 0, hence a mask.
     """
 
     kind: LaneKind

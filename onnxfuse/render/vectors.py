@@ -9,7 +9,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Axis, Index, greatest, least
 from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.lanes import cutting
-from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 from onnxfuse.render.c_family import COMPARE, Scalars, computed, condition, identifier, index, otherwise
 
 
@@ -72,6 +72,8 @@ class Vectors(Scalars):
         match x.lanes.kind:
             case "masked":
                 return self.masked_load(x, step)
+            case "piecewise":
+                return self.piecewise_load(x)
             case "guarded":
                 return self.guarded_lanes(x)
             case "vector":
@@ -99,12 +101,23 @@ class Vectors(Scalars):
             f"[&](i64 lane) HOLE {{ return {self.element(x)}; }}, {self.text(otherwise(x))})"
         )
 
+    def piecewise_load(self, x: Load) -> str:
+        """A vector where the index moves as far as the lanes do and the guards hold at both ends, else a gather."""
+        name, place = identifier(self.axis.name), index(self.at_lane(x.index[0]))
+        guards = condition(self.guards_at_lane(x.guards)) if x.guards else "true"
+        other = self.text(otherwise(x)) if x.guards else self.wide("0", x.dtype)
+        return (
+            f"piecewise_lanes({identifier(x.source)}, {name}, lanes, [&](i64 lane) HOLE {{ return {guards}; }}, "
+            f"[&](i64 lane) HOLE {{ return (i64)({place}); }}, {other})"
+        )
+
     def masked_load(self, x: Load, apart: int) -> str:
         """A masked load: the guards hold for one contiguous range of lanes."""
         cut = cutting(x, self.axis)
         first = reduce(greatest, (-g.index for g in cut))
         last = reduce(least, (g.extent - g.index for g in cut))
-        fill = Scalars().text(otherwise(x))
+        other = otherwise(x)
+        fill = Scalars().text(other) if apart and isinstance(other, Const) else self.text(other)
         where = f"{identifier(x.source)} + {index(x.index[0], 1)}"
         text = f"lanes_within<{apart}>({where}, lanes, {index(first)}, {index(last)}, {fill})"
         return self.guarded(tuple(g for g in x.guards if g not in cut), text, x)

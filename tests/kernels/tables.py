@@ -28,6 +28,7 @@ from tests.kernels.cases import (
     sample,
     scan,
     scatter,
+    signal,
     window,
     winograd,
 )
@@ -91,6 +92,7 @@ TABLES = {
     "sample": Table(sample.CASES),
     "scan": Table(scan.CASES),
     "scatter": Table(scatter.CASES),
+    "signal": Table(signal.CASES),
     "window": Table(window.CASES),
     "winograd": Table(winograd.CASES),
 }

@@ -9,7 +9,7 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.lanes import NEAR, cutting, masked, matrix_load, stores_codes
+from onnxfuse.ir.lanes import NEAR, cutting, masked, matrix_load, piecewise, stores_codes
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
@@ -138,6 +138,8 @@ def _fits(x: Load | FromIndex, lanes: Lanes, loop: Loop) -> bool:
             return loop.aligned and grouped(at, axis) == (lanes.step, lanes.part) and not cut
         case "masked":
             return isinstance(x, Load) and bool(cutting(x, axis)) and masked(x, axis) == lanes.step
+        case "piecewise":
+            return isinstance(x, Load) and piecewise(x, axis)
         case "gathered":
             return isinstance(x, FromIndex) or not cut
         case "guarded":

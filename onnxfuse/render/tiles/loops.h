@@ -117,6 +117,16 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
   if constexpr (S == 1) return part[0];
   else return every<S>(part);
 }
+// Lane i is p[S * i] where first <= S * i < last, the lane of `otherwise` elsewhere; S = 0: the same element in the lanes
+// from `first` to `last`. Memory elsewhere is not touched.
+template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, vec<T> otherwise) {
+  constexpr int apart = S > 1 ? S : 1;
+  const int from = lane_of((first + apart - 1) / apart), end = lane_of((last + apart - 1) / apart), to = end < lanes.n ? end : lanes.n;
+  const auto held = mask_first_n<compute<T>>(to) & ~mask_first_n<compute<T>>(from);
+  const T none{};
+  if constexpr (S == 0) return select(held, splat<T>(get(from < to ? p : &none)), otherwise);
+  else return select(held, lanes_within<S>(p, lanes, first, last, compute<T>(0)), otherwise);
+}
 // Non-temporal where the lanes fill a cache line. Streamed stores are visible to other threads after `streamed`.
 template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   if constexpr (L::all) {
@@ -153,6 +163,23 @@ template <class T, class L, class G, class F> ONNXFUSE_INLINE vec<T> each_lane_i
   for (int i = 0; i < lanes.n; i++)
     if (guard(j + i)) r[i] = value(j + i);
   return r;
+}
+// p[place(j)] where guard(j) holds, the lane of `otherwise` elsewhere; place moves by 1 at most from lane to lane. Either
+// way one load makes the vector: with a value from each of two branches, only one of them might be multiplied and added at once.
+template <class T, class L, class G, class F> ONNXFUSE_INLINE vec<T> piecewise_lanes(const T* p, i64 j, L lanes, G guard, F place, vec<T> otherwise) {
+  T apart[LANES];
+  const T* from = apart;
+  const i64 end = j + lanes.n - 1;
+  if (guard(j) && guard(end)) {
+    const i64 first = place(j);
+    if (place(end) - first == lanes.n - 1) from = p + first;
+  }
+  if (from == apart) {
+    store(apart, otherwise);
+    for (int i = 0; i < lanes.n; i++)
+      if (guard(j + i)) apart[i] = p[place(j + i)];
+  }
+  return load_lanes(from, lanes);
 }
 template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L lanes, vec<T> v, F place) {
   if constexpr (is_same<T, f16> || is_same<T, bf16>) {  // rounded as a vector

@@ -8,7 +8,7 @@ from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
-from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked
+from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked, piecewise
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
@@ -213,9 +213,9 @@ def _under_masks(goals: list[Goal], axis: Axis, target: Cpu) -> bool:
 
 
 def _in_masks(goal: Goal, axis: Axis) -> bool:
-    """Whether all guards that differ among lanes can be masks."""
+    """Whether all guards that differ among lanes can be masks, or are tested at the ends of a vector only."""
     cut_loads = [n for n in walk(goal.value) if isinstance(n, Load) and cutting(n, axis)]
-    return all(masked(n, axis) is not None for n in cut_loads)
+    return all(masked(n, axis) is not None or piecewise(n, axis) for n in cut_loads)
 
 
 def _window_phase(

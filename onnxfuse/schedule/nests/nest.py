@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, substitute, transform
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, most_step, substitute, transform
 from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
@@ -50,6 +50,7 @@ def strided(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) ->
     """How many accesses would be made lane by lane if this axis were vectorised."""
     found = [(coefficient(e, axis), e, at) for at, part in enumerate((reads, stores)) for e in part]
     apart = [(e, stride, at) for stride, e, at in found if stride not in (ZERO, ONE) and grouped(e, axis) is None]
+    apart = [(e, stride, at) for e, stride, at in apart if at or stride is not None or most_step(e, axis) != 1]
     return sum(bool(at) or stride is None or stride.constant not in NEAR for _, stride, at in apart)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
-from onnxfuse.ir.lanes import NEAR, masked
+from onnxfuse.ir.lanes import NEAR, masked, piecewise
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 
 SNAPPED = 32  # bits of the widest integers to which one instruction rounds a float
@@ -55,6 +55,8 @@ class LegalScalars:
             return None
         if (apart := masked(x, self.axis)) is not None:
             return Lanes("masked", apart)
+        if piecewise(x, self.axis):
+            return Lanes("piecewise")
         if any(self._varies(g.index) for g in x.guards):
             return Lanes("guarded")
         stride = coefficient(x.index[0], self.axis)
