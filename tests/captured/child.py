@@ -47,7 +47,7 @@ class Kernel(ctypes.Structure):
         ("name", ctypes.c_char_p), ("inputs", ctypes.c_int), ("outputs", ctypes.c_int),
         ("input_types", ctypes.c_void_p), ("output_types", ctypes.c_void_p),
         ("run", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(Host), ctypes.POINTER(Tensor))),
-        ("prepare", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+        ("prepare", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)),
     )  # fmt: skip
 
 
@@ -116,14 +116,14 @@ def main(folder: str, what: str) -> None:
         return said.decode() if said else None
 
     if what != "load":
-        assert kernel.prepare() is None
+        assert kernel.prepare(0) is None
         given(FIRST)
         assert run() is None
         device.call("cuStreamSynchronize", ctypes.c_void_p(STREAM))
     graph, stream = ctypes.c_void_p(), ctypes.c_void_p(STREAM)
     device.call("cuStreamBeginCapture_v2", stream, 1)
     device.capturing = True
-    said = (kernel.prepare() or b"").decode() if what == "load" else run()
+    said = (kernel.prepare(0) or b"").decode() if what == "load" else run()
     device.capturing = False
     broken = device.driver.cuStreamEndCapture(stream, ctypes.byref(graph))
     sys.stdout.write(json.dumps({"said": said, "broken": broken != 0}))
