@@ -102,7 +102,7 @@ def _bind(b: ExtentBind | Computed) -> Iterator[str]:
 
 
 def _ends(kernel: Kernel) -> Iterator[str]:
-    """Checks of `requires` and of shapes, then pointers to inputs and outputs, as aligned as their accesses are wide."""
+    """Checks of `requires` and of shapes, then pointers to inputs and outputs, aligned as their accesses want it."""
     wide = access_bytes(kernel)
     for e in kernel.requires:
         yield f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";'

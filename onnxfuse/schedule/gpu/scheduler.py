@@ -27,7 +27,7 @@ from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
-from onnxfuse.schedule.gpu.digits import split_as_read
+from onnxfuse.schedule.gpu.digits import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
@@ -174,7 +174,9 @@ def _rows(
     for d in definitions:
         nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
     few = max(FEW, target.sms // 2)
-    return partition(list(map(Job, split_as_read(list(nests.values())))), apart, few) if nests else []
+    forms = (list(nests.values()), in_order_read(list(nests.values()))) if nests else ()
+    found = [partition(list(map(Job, split_as_read(form))), apart, few) for form in forms]
+    return min(found, key=lambda phases: (len(phases), sum(not p.shared for p in phases)), default=[])
 
 
 def _reads(part: Part) -> set[str]:
