@@ -15,7 +15,6 @@ from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
-from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import Attention, attention_of
@@ -33,6 +32,7 @@ from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
+from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
@@ -53,7 +53,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = AlignedJobs | Attention | InParts | Skinny | Product  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product  # what a phase makes
 
 
 def schedule(
@@ -91,8 +91,6 @@ def schedule(
 @lru_cache(256)
 def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
-    if any(scan_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "scans (each result is computed from the one before) have no GPU kernel yet")
     if any(scatter_of(d) is not None for d in c.definitions):
         return Decision("E-NO-KERNEL", (), "scatters (elements stored at computed indices) have no GPU kernel yet")
     outputs = [p.name for p in c.outputs]
@@ -134,7 +132,8 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
     whole = {found.nest.name} | found.consumed if found is not None else set()
     rest = [d for d in c.definitions if d.name not in whole]
     own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
-    own |= {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    own |= {d.name: scan for d in rest if (scan := lines_of(d, outputs, places)) is not None}
+    own |= {d.name: s for d in rest if d.name not in own and (s := skinny_of(d, outputs, places, target)) is not None}
     by_name = {d.name: d for d in rest}
     for d in (d for d in rest if d.name not in own):
         product_ = product_of(d, by_name, outputs, places, target)
@@ -210,6 +209,8 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
         phase = attention_phase(whole, places, target, divided)
         assert phase is not None, "schedule: an attention has a tile"
         return Phased(phase, ())
+    if isinstance(part, Lines):
+        return Phased(scan_phase(part, places, target), ())
     if isinstance(part, Product):
         return Phased(product_phase(part, places, target), ())
     if isinstance(part, Skinny):
