@@ -1,7 +1,7 @@
 """Scans (prefix reductions): a thread for each line where there are many or they lie side by side, else a block.
 
-In a block each thread has a segment of the line: it combines its elements, what is before each segment is found in steps
-of doubled distance through shared memory, and then each thread goes through its segment again and stores.
+In a block each thread has a segment of the line: it combines its elements, what is before each segment is found in
+steps of doubled distance through shared memory, and then each thread goes through its segment again and stores.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
-from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import Attention, attention_of
 from onnxfuse.schedule.analysis.binds import binds_of
@@ -33,6 +32,7 @@ from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
+from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_of, updates_of, updating_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
@@ -53,7 +53,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product | Updates  # what a phase makes
 
 
 def schedule(
@@ -91,8 +91,9 @@ def schedule(
 @lru_cache(256)
 def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
-    if any(scatter_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "scatters (elements stored at computed indices) have no GPU kernel yet")
+    if any(map(one_after_the_other, c.definitions)):
+        reason = "so many updates of a scatter to so few lines would be applied one after the other"
+        return Decision("E-NO-KERNEL", (), reason)
     outputs = [p.name for p in c.outputs]
     c = replace(c, definitions=pieces_joined(with_shares(c.definitions, outputs), outputs))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
@@ -133,6 +134,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
     rest = [d for d in c.definitions if d.name not in whole]
     own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
     own |= {d.name: scan for d in rest if (scan := lines_of(d, outputs, places)) is not None}
+    own |= {d.name: u for d in rest if (u := updates_of(d, outputs)) is not None}
     own |= {d.name: s for d in rest if d.name not in own and (s := skinny_of(d, outputs, places, target)) is not None}
     by_name = {d.name: d for d in rest}
     for d in (d for d in rest if d.name not in own):
@@ -147,6 +149,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
         if part is None:
             waiting += [d] if d.name not in whole else []
             continue
+        waiting += [start_of(part)] if isinstance(part, Updates) else []
         parts += _rows(waiting, c.apart, outputs, places, target)
         waiting = []
         if isinstance(part, Product) and part.tile.splits > 1:
@@ -189,7 +192,7 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
     made = _nests(part)
     kept = {n.name for n in made if n.name in read and not n.output}
-    for nest in (n for n in made if n.name in kept):
+    for nest in (n for n in made if n.name in kept and n.name not in places):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
         scratch.append(Buffer(nest.name, nest.dtype, product(nest.shape), "global"))
     return kept
@@ -204,15 +207,8 @@ def _nests(part: Part) -> Sequence[Nest]:
 
 def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
-    if isinstance(part, (Attention, InParts)):
-        whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
-        phase = attention_phase(whole, places, target, divided)
-        assert phase is not None, "schedule: an attention has a tile"
-        return Phased(phase, ())
-    if isinstance(part, Lines):
-        return Phased(scan_phase(part, places, target), ())
-    if isinstance(part, Product):
-        return Phased(product_phase(part, places, target), ())
+    if not isinstance(part, (AlignedJobs, Skinny)):
+        return Phased(_own_phase(part, places, target), ())
     if isinstance(part, Skinny):
         phase = skinny_phase(part, places, types, target)
         if phase is not None:
@@ -235,3 +231,17 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return made
         unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
+
+
+def _own_phase(part: Attention | InParts | Lines | Product | Updates, places: dict[str, Place], target: Gpu) -> Phase:
+    """The phase of a part that is one whatever it looks like."""
+    if isinstance(part, Lines):
+        return scan_phase(part, places, target)
+    if isinstance(part, Updates):
+        return updating_phase(part, places, target)
+    if isinstance(part, Product):
+        return product_phase(part, places, target)
+    whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
+    phase = attention_phase(whole, places, target, divided)
+    assert phase is not None, "schedule: an attention has a tile"
+    return phase
