@@ -35,7 +35,7 @@ LESS = 0.97  # a candidate replaces the usual one if it takes at most this fract
 
 
 @dataclass(frozen=True, slots=True)
-class _Contraction:
+class Contraction:
     """A contraction of a kernel with some of its candidates, the usual one first, as samples at one size."""
 
     part: Part
@@ -51,13 +51,13 @@ def faster_candidates(
 
     `sizes` has values of symbols by operator type of the kernel; kernels with other symbols are left out.
     """
-    found = list(_contractions(context, b, sizes))
+    found = list(contractions(context, b, sizes))
     sampler.run(s for each in found for s in each.samples)
     known = sampler.database.known(sampler.keys.place)
     return [made for each in found if (made := _fastest(each, sampler, known)) is not None]
 
 
-def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[_Contraction]:
+def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[Contraction]:
     """The contractions to measure, those with the most predicted time first."""
     graphs = [have(each.plan) for each in b.everywhere() for _ in each.parts]
     costs = [c.seconds if c is not None else 0.0 for c in predicted(context, b, counted_at(context, b))]
@@ -81,7 +81,7 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
             sample = partial(_sample, made.graph.constants, sizes.get(op, {}), costs[kinds[op][0]])
             samples = tuple(sample(k) for _, k in pairs if k is not None)
-            yield _Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
+            yield Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
 
 def _made(context: Context, plan: Any, part: Part, candidates: Substitutions) -> Kernel | None:
@@ -97,7 +97,7 @@ def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: flo
     return KernelSample(kernel, own, dict(sizes), held, (seconds,))
 
 
-def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
+def _fastest(c: Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
     """The fastest candidate, if it is clearly faster than the usual one; else None."""
     times = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):

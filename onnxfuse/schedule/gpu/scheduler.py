@@ -29,7 +29,7 @@ from onnxfuse.schedule.gpu.digits import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
-from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
+from onnxfuse.schedule.gpu.products import Product, choice_of, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
 from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_of, updates_of, updating_phase
@@ -71,7 +71,8 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet. What packs weights is of other targets, and asked of them.
 
-    `check` sees the kernel after each step.
+    `check` sees the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
+    taken where the first would be.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -80,7 +81,7 @@ def schedule(
     c = canonical(group)
     values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
     inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
-    nest = _scheduled(replace(c, inputs=inputs, outputs=outputs), target)
+    nest = _scheduled(replace(c, inputs=inputs, outputs=outputs), target, measured or ())
     if isinstance(nest, Decision):
         return replace(nest, nodes=(lowered.group.name,))
     made = through(PASSES, nest, target, check)
@@ -89,7 +90,7 @@ def schedule(
 
 
 @lru_cache(256)
-def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
+def _scheduled(c: Canonical, target: Gpu, measured: tuple[tuple[str, str], ...]) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
     if any(map(one_after_the_other, c.definitions)):
         reason = "so many updates of a scatter to so few lines would be applied one after the other"
@@ -102,15 +103,15 @@ def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
         return bounded
     definitions, requires = bounded
     c = replace(c, definitions=definitions)
-    return replace(_kernel(c, target), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
+    return replace(_kernel(c, target, dict(measured)), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
 
 
-def _kernel(c: Canonical, target: Gpu) -> Kernel:
+def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
     split = split_reductions(c.definitions, places, target)
     c = replace(c, definitions=split.definitions, apart=tuple(sorted(split.parts)))
-    parts = _parts(c, places, target)
+    parts = _parts(c, places, target, measured)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
     scratch: list[Buffer] = []
@@ -120,10 +121,11 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
         phases.append(made.phase)
         scratch += made.scratch
-    return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases))
+    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, Product))
+    return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases), choices=choices)
 
 
-def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
+def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mapping[str, str]) -> list[Part]:
     """What the phases make, in order: rows that are gone through together, products and attention."""
     if all(product(p.shape) == ZERO for p in c.outputs):
         return []
@@ -138,7 +140,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
     own |= {d.name: s for d in rest if d.name not in own and (s := skinny_of(d, outputs, places, target)) is not None}
     by_name = {d.name: d for d in rest}
     for d in (d for d in rest if d.name not in own):
-        product_ = product_of(d, by_name, outputs, places, target)
+        product_ = product_of(d, by_name, outputs, places, target, measured)
         if product_ is not None:
             own[d.name] = product_
             whole |= product_.consumed
