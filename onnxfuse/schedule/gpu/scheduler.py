@@ -194,7 +194,8 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
     made = _nests(part)
     kept = {n.name for n in made if n.name in read and not n.output}
-    for nest in (n for n in made if n.name in kept and n.name not in places):
+    there = {b.name for b in scratch}  # what a phase before has stored, which this one updates
+    for nest in (n for n in made if n.name in kept and n.name not in there):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
         scratch.append(Buffer(nest.name, nest.dtype, product(nest.shape), "global"))
     return kept
