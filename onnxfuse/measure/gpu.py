@@ -78,7 +78,8 @@ class GpuTimer:
         for p, size in sizes:
             memory.append(self._memory(size))
             if p.dtype.numpy.kind == "f":
-                noise = np.resize(np.random.default_rng(0).standard_normal(1 << 14).astype(p.dtype.numpy), size)
+                row = np.random.default_rng(0).standard_normal(1 << 14).astype(p.dtype.numpy)
+                noise = np.resize(row, size // row.itemsize)
                 self._call("cuMemcpyHtoD_v2", memory[-1], ctypes.c_void_p(noise.ctypes.data), ctypes.c_size_t(size))
         extents = [(p.storage, p.dtype) for p in kernel.outputs] + [((b.size,), b.dtype) for b in kernel.scratch]
         for dims, dtype in extents:
