@@ -28,9 +28,8 @@ from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
 from onnxfuse.pipeline.alternatives import Areas, Grouping, Race, areas_between, raced
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.candidate_tuning import faster_candidates
+from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_gpu
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
-from onnxfuse.pipeline.gpu_tuning import measured as measured_on_gpu
 from onnxfuse.pipeline.known import Keys, database_of
 from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
 from onnxfuse.pipeline.run import opened, run
