@@ -9,7 +9,8 @@
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
 # MODELS is a folder with the networks of full size (NAME.onnx in float32), where models/ cannot build them.
-# sanitize runs some kernels under compute-sanitizer, where that is installed.
+# sanitize runs some kernels under compute-sanitizer, where that is installed. PACK is a file of ONNX Runtime with its CUDA
+# provider (python -m benchmarks.gpu.pack), for a machine that has none and no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 emulated=()
@@ -29,6 +30,12 @@ result=${RESULT:-benchmarks/gpu/$(date +%F)${emulated:+-emulated}.json}
 every=${EVERY:-1}
 given=("${emulated[@]}" --every "$every")
 [[ -z ${MODELS:-} ]] || given+=(--models "$MODELS")
+if [[ -n ${PACK:-} ]]; then
+    site=$(mktemp -d)
+    trap 'rm -rf "$site"' EXIT
+    tar -xJf "$PACK" -C "$site"
+    export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+fi
 failed=0
 for part in "${parts[@]}"; do
     if [[ $part == sanitize ]]; then

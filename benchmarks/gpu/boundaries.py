@@ -120,7 +120,7 @@ def between_products(b: Build) -> int:
     def kernels(u: int | str) -> int:
         if isinstance(u, int):
             return len(have(b.all_parts[u].kernel).phases)
-        return launches(nodes[u][0].op, len(nodes[u][0].inputs) > 2)
+        return 0 if _taken_in(nodes[u][0], graph) else launches(nodes[u][0].op, len(nodes[u][0].inputs) > 2)
 
     found, since = 0, dict[int | str, tuple[int, int]]()  # the number of the last product, and kernels since then
     for u in order:

@@ -21,7 +21,9 @@ from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import CPUS, GPUS, PORTABLE, Gpu, Target, targets_of
 
 TARGETS = (*GPUS.values(), *PORTABLE.values())
-PROVIDER = Provider('#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::suits")
+PROVIDER = Provider(
+    '#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::devices, onnxfuse::cuda::suits"
+)
 
 
 def beside(options: Options) -> Mapping[str, Sequence[Target]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.render.source import Source
 
 ARCHITECTURE = "--gpu-architecture="
+BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")  # of a function without a number of resident blocks
 LIMITED = "--maxrregcount=128"  # of each thread
 _LINE = 2048  # bytes of device code per line of source text
 _ESCAPED = [f"\\{n:03o}" for n in range(256)]
@@ -94,7 +96,7 @@ def _images(
     sources: Sequence[Source], compiler: DeviceCompiler, cache: Cache | None, jobs: int, until: float | None
 ) -> tuple[list[Image], int]:
     """The device code of all sources in their order, and how many were compiled."""
-    common = key_of("cuda 2", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
+    common = key_of("cuda 3", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
     known = [_from_cache(cache, key) for key in keys]
 
@@ -112,16 +114,19 @@ def _images(
 
 
 def unspilled(text: str, flags: Sequence[str], compiler: DeviceCompiler) -> Image:
-    """The device code of a source; where a function spills registers, that with a limit on them if it spills less.
+    """The device code of a source; where a function spills registers, the one that spills least of others.
 
-    Without a limit ptxas saves registers for more resident blocks, and may spill although many are left. Functions
-    with a number of resident blocks of their own keep it. Raises CompileFailed.
+    By itself ptxas saves registers for more resident blocks, and may spill although many are left. It gives that up
+    where one resident block is asked for, or the number of registers has a limit. Functions with a number of resident
+    blocks of their own keep it. Raises CompileFailed.
     """
     image = compiler.compiled(text, flags)
-    if not image.spills:
-        return image
-    again = compiler.compiled(text, (*flags, LIMITED))
-    return again if again.spills < image.spills else image
+    for other, more in ((BOUNDS.sub(r"__launch_bounds__(\1, 1)", text), ()), (text, (LIMITED,))):
+        if not image.spills:
+            break
+        again = compiler.compiled(other, (*flags, *more))
+        image = again if again.spills < image.spills else image
+    return image
 
 
 def _compiled(source: Source, compiler: DeviceCompiler) -> Image:

@@ -30,6 +30,7 @@ OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as 
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
+STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next; in memory: latency_us
 TOGETHER = 0.1  # latencies that threads of a block, or lanes of a warp, wait for each other
 PRODUCT_WAITS = 2.0  # reads in a row that a product of the runtime waits for: its kernels took 3.3 us on an H100, those
 # of a Gemm with a bias 5.5, which are two, as the bias is copied into the result first (benchmarks/gpu)
@@ -104,11 +105,27 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     )
     resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
     waves = -(-grid // resident)
+    private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
+    waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)
     return PhaseCost(computing, parts[0], 0.0, parts[1], moved, grid, waiting, max(bytes_take, computing) + waiting)
+
+
+def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbols: Mapping[str, int]) -> float:
+    """Microseconds of turns of a thread's loops that wait for the one before, since they read what it has stored."""
+    found = 0.0
+    for s in body:
+        inside = _carried(s.body, private, target, symbols) if isinstance(s, (Loop, When)) else 0.0
+        if isinstance(s, Loop) and s.kind == "serial" and _known(s):
+            stored = {x.buffer for x in s.body if isinstance(x, Store)}
+            read = {load.source for x in s.body for v in _values(x) for load in loads(v) if load.index}
+            steps = [STEP_US if name in private else target.latency_us for name in stored & read]
+            inside = number(s.end - s.begin, symbols) * max([inside, *steps])
+        found += inside
+    return found
 
 
 def moving(moved: float, target: Gpu) -> float:

@@ -66,6 +66,12 @@ class Tile:
     dtype: DType
     core: Core | None = None
 
+    def __str__(self) -> str:
+        """What tells it from other tiles of a product."""
+        by = "warps" if self.core is not None else "threads"
+        more = f"{self.stages} stages" + (f", {self.splits} parts of the depth" if self.splits > 1 else "")
+        return f"{self.rows} x {self.columns} x {self.depth} by {self.high} x {self.wide} {by}, {more}"
+
     @property
     def threads(self) -> int:
         """Of a block."""

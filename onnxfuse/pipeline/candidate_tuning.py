@@ -5,27 +5,36 @@ As DeepCuts does: row blocks, k-splits, tile rows and the axis divided among tas
 slower than the best are not measured, and the fastest of the rest, by the geometric mean over numbers of threads, is
 taken if it makes the whole model faster too.
 
+On a GPU (`--target cuda`) tiles of products are measured on the first GPU of this machine (`cost/gpu_products.py`),
+and what is clearly faster by itself is taken.
+
 Source: W. Jung, T. T. Dao, J. Lee, "DeepCuts: a deep learning optimization framework for versatile GPU workloads",
 PLDI 2021.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
 from typing import Any
 
+from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.database import Measured
+from onnxfuse.measure.gpu import GpuTimer
 from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
+from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
+from onnxfuse.pipeline.locked import text_of_lock
+from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
 from onnxfuse.plan.known import KernelSample
-from onnxfuse.report.lock import FasterSchedule
+from onnxfuse.report.lock import FasterSchedule, Lock, deciding
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
 EACH = 8  # candidates of each contraction
@@ -35,7 +44,7 @@ LESS = 0.97  # a candidate replaces the usual one if it takes at most this fract
 
 
 @dataclass(frozen=True, slots=True)
-class _Contraction:
+class Contraction:
     """A contraction of a kernel with some of its candidates, the usual one first, as samples at one size."""
 
     part: Part
@@ -51,13 +60,13 @@ def faster_candidates(
 
     `sizes` has values of symbols by operator type of the kernel; kernels with other symbols are left out.
     """
-    found = list(_contractions(context, b, sizes))
+    found = list(contractions(context, b, sizes))
     sampler.run(s for each in found for s in each.samples)
     known = sampler.database.known(sampler.keys.place)
     return [made for each in found if (made := _fastest(each, sampler, known)) is not None]
 
 
-def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[_Contraction]:
+def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[Contraction]:
     """The contractions to measure, those with the most predicted time first."""
     graphs = [have(each.plan) for each in b.everywhere() for _ in each.parts]
     costs = [c.seconds if c is not None else 0.0 for c in predicted(context, b, counted_at(context, b))]
@@ -83,7 +92,7 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
             sample = partial(_sample, made.graph.constants, sizes.get(op, {}), costs[kinds[op][0]])
             samples = tuple(sample(k) for _, k in pairs if k is not None)
-            yield _Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
+            yield Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
 
 def _made(context: Context, plan: Any, part: Part, candidates: Substitutions) -> Kernel | None:
@@ -99,7 +108,7 @@ def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: flo
     return KernelSample(kernel, own, dict(sizes), held, (seconds,))
 
 
-def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
+def _fastest(c: Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
     """The fastest candidate, if it is clearly faster than the usual one; else None."""
     times = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):
@@ -136,3 +145,51 @@ def raced(race: Race, grouping: Grouping | None, found: Sequence[FasterSchedule]
     if not good or not race.holds(plans[min(good)[1]], first):
         return _marked(found, ())
     return plans[min(good)[1]][1]
+
+
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+
+def measured_on_gpu(
+    context: Context, calls: Calls, until: float
+) -> tuple[str, list[tuple[str, float, float]], list[str]]:
+    """The text of the lock file; of each tile its name, predicted and measured seconds; and what went wrong.
+
+    Raises DeviceError where this machine has no GPU.
+    """
+    b = run(context, calls, "schedule", lambda step, b: None)
+    times: list[tuple[str, float, float]] = []
+    problems: list[str] = []
+    faster: list[FasterSchedule] = []
+    with GpuTimer(context.targets[0]) as timer:  # type: ignore[arg-type]  # of the backend
+        for each in contractions(context, b, {}):
+            found = _on_gpu(each, timer, until, problems)
+            predicted = each.samples[0].seconds[0]
+            times += [(f"{each.part.op}: {name}", predicted, seconds) for name, seconds in found.items()]
+            faster += _faster(each, found)
+    source: Any = have(b.loaded).source
+    options = deciding(context.options)
+    lock = Lock(source.sha256, options, context.target_names, None, (), None, (), tuple(faster))
+    return text_of_lock(context, lock), times, problems
+
+
+def _on_gpu(c: Contraction, timer: GpuTimer, until: float, problems: list[str]) -> dict[str, float]:
+    """Seconds of the tiles of a product, as far as there is time; the usual one is the first."""
+    found: dict[str, float] = {}
+    for name, sample in zip(c.candidates, c.samples, strict=True):
+        if time.monotonic() > until:
+            break
+        try:
+            found[name] = timer.seconds(sample.kernel)
+        except DeviceError as problem:
+            problems.append(f"{c.part.op}: {name}: {problem}")
+    return found
+
+
+def _faster(c: Contraction, times: dict[str, float]) -> list[FasterSchedule]:
+    """The fastest tile, if it is clearly faster than the usual one."""
+    usual, best = c.candidates[0], min(times, key=lambda name: times[name], default="")
+    if usual not in times or best == usual or times[best] > LESS * times[usual]:
+        return []
+    before, after = (float(f"{times[name] * 1e6:.5g}") for name in (usual, best))
+    return [FasterSchedule(c.part.op, c.places, usual, best, before, after, taken=True)]

@@ -28,7 +28,7 @@ from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
 from onnxfuse.pipeline.alternatives import Areas, Grouping, Race, areas_between, raced
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.candidate_tuning import faster_candidates
+from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_gpu
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
 from onnxfuse.pipeline.known import Keys, database_of
 from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
@@ -37,7 +37,8 @@ from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
 from onnxfuse.plan.known import KernelSample, Sample
 from onnxfuse.plan.price import Samples
-from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
+from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding, lock_in
+from onnxfuse.target import NATIVE
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
 CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
@@ -93,6 +94,8 @@ def tune(
     place = Path(lock) if lock is not None else _beside(Path(model))
     if place.exists() and not options.overwrite:
         raise UsageError(f"tune: {place} exists", hint="--overwrite replaces it")
+    if options.target == "cuda":
+        return _on_gpu(model, options, place, begin + seconds, tell, calls)
     priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
     with ExitStack() as stack:
         if cluster is not None:
@@ -103,6 +106,21 @@ def tune(
         found, text = tuning.run()
         place.write_text(text, encoding="utf-8")
     return replace(found, model=os.fspath(model), lock=str(place), seconds=round(time.monotonic() - begin, 2))
+
+
+def _on_gpu(
+    model: str | os.PathLike[str], options: Options, place: Path, until: float, tell: Tell, calls: Calls
+) -> Tuned:
+    """Tiles of products measured on the GPU of this machine."""
+    begin = time.monotonic()
+    options = replace(options, arch=options.arch or (NATIVE,), lock=None, profile_guided=False)
+    with opened(model, options, calls, tell) as context:
+        text, times, problems = measured_on_gpu(context, calls, until)
+    place.write_text(text, encoding="utf-8")
+    samples = tuple(SampleResult(what, 0, p * 1e6, s * 1e6, 0.0, left=False) for what, p, s in times)
+    faster = lock_in(text, str(place)).faster_schedules
+    taken = round(time.monotonic() - begin, 2)
+    return Tuned(os.fspath(model), str(place), "", 1, samples, tuple(problems), False, (), faster, taken)
 
 
 def _beside(model: Path) -> Path:

@@ -51,8 +51,8 @@ class Legality:
     target stores values between kernels in a type. `refused` gives refusals of nodes without a kernel, or with a
     better one in the runtime, by position. `before` maps nodes that may only be in the group of the product after
     them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
-    meaning. `made_again`: movement with several readers is recomputed for each of them, since a kernel for it would
-    cost more.
+    meaning. `made_again`: movement with several readers is recomputed for each of them, and stored beside its input
+    for the runtime's nodes, since a kernel for it would cost more.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order

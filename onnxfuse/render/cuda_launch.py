@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
+from onnxfuse.ir.compose import elements_read
 from onnxfuse.ir.index import ONE, ZERO
-from onnxfuse.ir.kernel import Buffer, Computed, ExtentBind, Kernel, Phase
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    Computed,
+    ExtentBind,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    Store,
+    all_statements,
+    statements,
+)
+from onnxfuse.ir.launch import CopyAsync
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
@@ -42,7 +58,7 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         f"const unsigned shared[] = {{{', '.join(map(_shared, kernel.phases)) or '0'}}};",
         f"Handle functions[{max(len(phases), 1)}];",
         f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false}};",
-        "const char* prepare() { return load(module); }",
+        "const char* prepare(int device) { return load(module, device); }",
         "const char* run_kernel(Host* host, const Tensor* inputs) {",
     )
     for b in kernel.binds:
@@ -86,7 +102,8 @@ def _bind(b: ExtentBind | Computed) -> Iterator[str]:
 
 
 def _ends(kernel: Kernel) -> Iterator[str]:
-    """Checks of `requires` and of shapes, then pointers to inputs and outputs."""
+    """Checks of `requires` and of shapes, then pointers to inputs and outputs, aligned as their accesses want it."""
+    wide = access_bytes(kernel)
     for e in kernel.requires:
         yield f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";'
     for i, p in enumerate(kernel.inputs):
@@ -96,11 +113,40 @@ def _ends(kernel: Kernel) -> Iterator[str]:
             yield f"  if (!same_shape(inputs[{i}], want{i}, {rank}))"
             yield f'    return "input {i} has another shape than the kernel was built for";'
         yield f"  const void* {p.name}_ = inputs[{i}].data;"
+        yield from _aligned(p.name, wide.get(p.name, 0), "an input")
     for i, p in enumerate(kernel.outputs):
         dims = ", ".join(index(e) for e in p.storage)
         yield f"  const i64 dims{i}[] = {{{dims or '0'}}};"
         yield f"  void* {p.name}_ = host->output(host, {i}, dims{i}, {len(p.storage)});"
         yield f'  if (!{p.name}_) return "no memory for an output";'
+        yield from _aligned(p.name, wide.get(p.name, 0), "an output")
+
+
+def _aligned(name: str, wide: int, what: str) -> Iterator[str]:
+    """The check that a tensor begins at a multiple of its widest access: else a device would be lost to the process."""
+    if wide:
+        yield f'  if (!begins_well({name}_, {wide})) return "{what} does not begin at a multiple of {wide} bytes";'
+
+
+def access_bytes(kernel: Kernel) -> Mapping[str, int]:
+    """Bytes of the widest access to each input, output and scratch buffer, of those that are wider than an element."""
+    types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
+    found = defaultdict[str, int](int)
+    for s in all_statements(kernel):
+        if isinstance(s, CopyAsync) and s.source in types:
+            found[s.source] = max(found[s.source], s.count * types[s.source].bytes)
+        if not isinstance(s, Loop) or s.kind != "vector":
+            continue
+        inside = list(statements(s.body))
+        places = [(x.buffer, x.offset) for x in inside if isinstance(x, Store)]
+        values = [
+            x.value if isinstance(x, Let) else x.values for x in inside if isinstance(x, (Let, Store, Accumulate))
+        ]
+        places += [(load.source, load.index[0]) for v in values for load in elements_read(v)]
+        for name, offset in places:
+            if name in types and coefficient(offset, s.axis) == ONE:
+                found[name] = max(found[name], (s.end.constant or 1) * types[name].bytes)
+    return found
 
 
 def _scratch(kernel: Kernel) -> Iterator[str]:

@@ -113,7 +113,7 @@ def _variant(at: int, variant: Variant) -> str:
     return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}, {gpu}}},'
 
 
-HOST = Provider("", "nullptr, nullptr")
+HOST = Provider("", "nullptr, nullptr, nullptr")
 GLUE = Source("ort_glue", '#include "ort_glue.h"\n')
 
 

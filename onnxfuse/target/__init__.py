@@ -17,6 +17,7 @@ from onnxfuse.target.gpu import (
     GPUS,
     MOST_DEPTH,
     MOST_ROWS,
+    NATIVE,
     PORTABLE,
     Gpu,
     block_shared,
@@ -34,6 +35,7 @@ __all__ = (
     "ISA",
     "MOST_DEPTH",
     "MOST_ROWS",
+    "NATIVE",
     "PORTABLE",
     "Cpu",
     "Gpu",
@@ -106,10 +108,9 @@ def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
 
 
 def runs_on_gpu(name: str) -> bool:
-    """Whether the GPUs of this machine run kernels of a target, by its name."""
+    """Whether the first GPU of this machine, which sessions use, runs kernels of a target, by its name."""
     row, driver = {**GPUS, **PORTABLE}.get(name), cuda_driver()
-    here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
-    return row is not None and row.suits(here)
+    return row is not None and driver is not None and any(row.suits(d.capability) for d in driver.devices[:1])
 
 
 def _able(targets: Mapping[str, Target], name: str, *besides: str) -> bool:

@@ -41,14 +41,17 @@ class Gpu(Target):
         return 16 * self.sms
 
     def suits(self, capability: int) -> bool:
-        """Whether a device of a compute capability runs code for this row."""
+        """Whether a device of a compute capability runs code for this row, as the launcher decides it (cuda_host.h)."""
+        if self.portable or capability == self.capability:
+            return self.capability <= capability
         same = capability // 10 == self.capability // 10
-        return self.capability <= capability and (self.portable or same)
+        return same and self.capability < capability and not TEGRA & {capability, self.capability}
 
 
 MOST_DEPTH = 256  # largest depth of queries and keys, and number of columns of values, of an attention kernel
 MOST_ROWS = 8  # largest number of rows of a skinny product, limited by reading the matrix
 IN_GRAPH_US = 1.4  # between two kernels of a CUDA graph, if all multiprocessors are busy
+TEGRA = frozenset({72, 87, 110})  # capabilities whose machine code runs on no other GPU, nor that of others on theirs
 CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
 COPIES_SINCE = 80  # the first capability with asynchronous copies to shared memory
 
@@ -120,20 +123,20 @@ def block_shared(target: Gpu) -> int:
 def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
     """The GPU targets of `--arch` values, best first, and the oldest of them as PTX for later GPUs.
 
-    `native` is the best target for all devices of this machine, names of CPUs are left out. With `graph`, times are
+    `native` is the best target for each device of this machine, names of CPUs are left out. With `graph`, times are
     predicted for kernels in a CUDA graph.
     """
-    named = tuple(_native() if name == NATIVE else name for name in archs if name not in CPUS) or USUAL
+    named = [n for name in archs if name not in CPUS for n in (_native() if name == NATIVE else (name,))] or USUAL
     found = [row for name, row in GPUS.items() if name in named]
     found = [replace(row, boundary_us=IN_GRAPH_US) for row in found] if graph else found
     return (*found, portable(found[-1]))
 
 
-def _native() -> str:
-    """The best row whose code runs on the oldest device of this machine."""
+def _native() -> tuple[str, ...]:
+    """The best row for each device of this machine."""
     driver = cuda_driver()
-    here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
-    name = next((n for n, row in GPUS.items() if row.suits(here)), None)
-    if name is None:
+    devices = driver.devices if driver is not None else ()
+    found = [next((n for n, row in GPUS.items() if row.suits(d.capability)), None) for d in devices]
+    if not found or None in found:
         raise UsageError("options: --arch native: this machine has no supported GPU", hint="name one, such as sm_90")
-    return name
+    return tuple(name for name in found if name is not None)

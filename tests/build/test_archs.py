@@ -22,7 +22,8 @@ from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
-from onnxfuse.target import ARCHS, CPUS, GPUS, Target, targets_of, unable
+from onnxfuse.target import ARCHS, CPUS, GPUS, Target, gpu, targets_of, unable
+from onnxfuse.target.device import Device, Driver
 from tests.kernels.cases.contraction import CASES
 from tests.kernels.compiled import kernel_of
 
@@ -53,6 +54,30 @@ def test_several_share_the_panels_of_the_widest():
     assert targets_of(["x86-64-v3"]) == (CPUS["x86-64-v3"],)
     for target in CPUS.values():
         assert target.panel % (2 * target.lanes) == 0
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "names"),
+    [
+        ((90,), ["sm_90", "compute_90"]),
+        ((86, 90), ["sm_90", "sm_86", "compute_86"]),
+        ((121, 80), ["sm_120", "sm_80", "compute_80"]),
+        ((87,), None),  # of a Tegra, which runs its own machine code alone
+        ((60,), None),
+        ((), None),
+    ],
+    ids=str,
+)
+def test_native_has_code_for_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, capabilities: tuple[int, ...], names: list[str] | None
+) -> None:
+    devices = tuple(Device("", c) for c in capabilities)
+    monkeypatch.setattr(gpu, "cuda_driver", lambda: Driver(13000, devices))
+    if names is not None:
+        assert [t.name for t in gpu.gpus_of(("native",))] == names
+        return
+    with pytest.raises(UsageError, match="no supported GPU"):
+        gpu.gpus_of(("native",))
 
 
 def test_native_is_the_best_that_runs_here(monkeypatch: pytest.MonkeyPatch):

@@ -14,41 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.captured.host import ASKED, OUTPUT, SCRATCH, Host, Kernel, Tensor
+
 STREAM, ANOTHER = 0x1000, 0x2000
 DTYPES = {1: np.float32, 10: np.float16}
 FIRST, THEN, TIMES = 1.0, 0.5, 2  # inputs are scaled while captured, and when the graph runs; how often it does
-
-
-class Tensor(ctypes.Structure):
-    """What host.h says."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("dims", ctypes.POINTER(ctypes.c_int64)), ("rank", ctypes.c_int))
-
-
-class Host(ctypes.Structure):
-    """What host.h says."""
-
-
-OUTPUT = ctypes.CFUNCTYPE(
-    ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_int, ctypes.POINTER(ctypes.c_int64), ctypes.c_int
-)
-SCRATCH = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_size_t)
-ASKED = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host))
-Host._fields_ = (
-    ("output", OUTPUT), ("scratch", SCRATCH), ("parallel", ctypes.c_void_p), ("cores", ctypes.c_int),
-    ("stream", ASKED), ("waits", ctypes.c_bool),
-)  # fmt: skip
-
-
-class Kernel(ctypes.Structure):
-    """What host.h says."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p), ("inputs", ctypes.c_int), ("outputs", ctypes.c_int),
-        ("input_types", ctypes.c_void_p), ("output_types", ctypes.c_void_p),
-        ("run", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(Host), ctypes.POINTER(Tensor))),
-        ("prepare", ctypes.CFUNCTYPE(ctypes.c_char_p)),
-    )  # fmt: skip
 
 
 class Device:
@@ -116,14 +86,14 @@ def main(folder: str, what: str) -> None:
         return said.decode() if said else None
 
     if what != "load":
-        assert kernel.prepare() is None
+        assert kernel.prepare(0) is None
         given(FIRST)
         assert run() is None
         device.call("cuStreamSynchronize", ctypes.c_void_p(STREAM))
     graph, stream = ctypes.c_void_p(), ctypes.c_void_p(STREAM)
     device.call("cuStreamBeginCapture_v2", stream, 1)
     device.capturing = True
-    said = (kernel.prepare() or b"").decode() if what == "load" else run()
+    said = (kernel.prepare(0) or b"").decode() if what == "load" else run()
     device.capturing = False
     broken = device.driver.cuStreamEndCapture(stream, ctypes.byref(graph))
     sys.stdout.write(json.dumps({"said": said, "broken": broken != 0}))

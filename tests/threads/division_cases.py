@@ -65,7 +65,37 @@ def mirrored(rows: int, width: int) -> Graph:
     return b.graph(b.node("Add", y, turned))
 
 
+def shifted(side: int, channels: int, dtype: DType = F32, shift: int = 3, window: int = 7) -> Graph:
+    """A residual and its normalized rows in windows of an image that is rolled by `shift` rows and columns."""
+    b = Build(20)
+    total = b.node("Add", *(b.input(name, 1, side * side, channels, dtype=dtype) for name in ("x", "r")))
+    y = b.node("LayerNormalization", total, *_scale_and_bias(b, channels, dtype), axis=-1)
+    y = b.node("Reshape", y, b.ints(1, side, side, channels))
+    for axis in (1, 2):
+        parts = [b.node("Slice", y, *map(b.ints, (*cut, axis))) for cut in ((shift, side), (0, shift))]
+        y = b.node("Concat", *parts, axis=axis)
+    n = side // window
+    y = b.node("Transpose", b.node("Reshape", y, b.ints(1, n, window, n, window, channels)), perm=(0, 1, 3, 2, 4, 5))
+    return b.graph(total, b.node("Reshape", y, b.ints(n * n, window * window, channels)))
+
+
+def tokens_and_image(side: int, channels: int, dtype: DType = F32) -> Graph:
+    """Normalized rows, and the image that they are the pixels of."""
+    b = Build(20)
+    x = b.input("x", 1, side * side, channels, dtype=dtype)
+    y = b.node("LayerNormalization", x, *_scale_and_bias(b, channels, dtype), axis=-1)
+    image = b.node("Transpose", y, perm=(0, 2, 1))
+    return b.graph(y, b.node("Reshape", image, b.ints(1, channels, side, side)))
+
+
+def _scale_and_bias(b: Build, channels: int, dtype: DType) -> list[str]:
+    return [b.constant(np.linspace(low, 1, channels).astype(dtype.numpy)) for low in (0.5, -1)]
+
+
 CASES: Sequence[Case] = (
+    *(Case(f"shifted_{t}", shifted(14, 40, t)) for t in (F32, F16)),
+    Case("shifted_unevenly", shifted(21, 24, shift=16)),
+    *(Case(f"tokens_and_image_{t}", tokens_and_image(12, 48, t)) for t in (F32, F16)),
     Case("mirrored_row", mirrored(2, 13000)),
     Case("pixels", channels_first(14, 96)),
     Case("long_rows", reduced("ReduceMean", (3, 70000), (1,))),

@@ -1,10 +1,13 @@
 // A driver of CUDA without a device: what is launched waits in the queue of its stream until somebody synchronises, and
 // then runs as host code. It refuses what a real one would, and keeps a list of all that it was asked for.
 //
-// In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY and
-// DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many launches are forgotten.
-// Memory that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing
-// may be allocated, waited for, loaded or launched elsewhere; what was captured runs as often as its graph is launched.
+// In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY (of
+// each device, with commas between them) and DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many
+// launches are forgotten; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
+// A context is current to one thread. What is brought to a device lives in its primary context, and ends with that. Memory
+// that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing may be
+// allocated, waited for, loaded or launched elsewhere, by no thread that has not exchanged its mode; what was captured runs
+// as often as its graph is launched. After the process's last destructor, nothing is answered any more.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -19,6 +22,7 @@
 #include <set>
 #include <ctime>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cubin.h"
@@ -28,7 +32,7 @@
 namespace {
 
 enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
-       NO_BINARY = 209, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701, CAPTURED = 900,
+       DEINITIALIZED = 4, NO_BINARY = 209, INVALID_HANDLE = 400, ILLEGAL_ADDRESS = 700, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701, CAPTURED = 900,
        INVALIDATED = 901 };
 enum { REGISTERS = 1 << 16, UNASKED = 48 << 10, DYNAMIC_SHARED = 8 };  // of a multiprocessor; bytes; an attribute
 
@@ -36,12 +40,17 @@ struct Kernel {
   std::string name;
   void (*run)(void**, unsigned, unsigned, size_t, unsigned);
   int arguments, threads;
-  bool loaded;
-  int registers;           // of a thread; 0 where nobody knows, as of PTX
-  unsigned shared = UNASKED;  // bytes that a block may have
+  std::map<int, int> loaded;  // by device: the life of its context in which it was
+  int registers;     // of a thread; 0 where nobody knows, as of PTX
+  int architecture;  // 0: PTX
+  std::map<int, unsigned> shared;  // bytes that a block may have, by device
 };
 struct Library {
   std::map<std::string, int> registers;  // of each function
+  int architecture;                      // 0: PTX
+};
+struct Context {
+  int device, life;  // it begins anew with each reset
 };
 struct Launch {
   Kernel* kernel;
@@ -51,9 +60,12 @@ struct Launch {
 };
 
 std::mutex lock;
-bool begun;
-int context_, *current;
+bool begun, over, faulted;
+Context contexts[8];
+thread_local Context* current;
+thread_local int mode_;  // of captures: 0 global, 2 relaxed
 std::map<void*, std::deque<Launch>> streams;
+std::map<void*, Context*> made;  // streams that it made, and their contexts
 std::map<std::string, Kernel> kernels;
 std::map<char*, size_t> memory;  // of whole pages
 
@@ -62,13 +74,21 @@ struct Capture {
   void* stream = nullptr;  // null: none is captured
   bool broken = false;
   Graph launches;
+  std::thread::id by;
 } capture;
 
 int number(const char* name, int otherwise) {
   const char* said = getenv(name);
   return said ? atoi(said) : otherwise;
 }
-int capability() { return number("DRIVER_CAPABILITY", 90); }
+int capability(int device) {
+  const char* said = getenv("DRIVER_CAPABILITY");
+  for (; said && device > 0 && strchr(said, ','); --device) said = strchr(said, ',') + 1;
+  return said ? atoi(said) : 90;
+}
+struct Ending {
+  ~Ending() { over = true; }
+} ending;
 
 void say(const char* format, ...) {
   const char* path = getenv("DRIVER_LOG");
@@ -89,16 +109,30 @@ int refuse(int code, const char* why) {
 
 // What is not allowed while a stream is captured, and breaks the capture.
 int refuse_captured(const char* what) {
-  if (!capture.stream) return OK;
+  if (faulted) return ILLEGAL_ADDRESS;
+  if (over) return refuse(DEINITIALIZED, "a call when the driver is gone");
+  if (!capture.stream || (mode_ == 2 && capture.by != std::this_thread::get_id())) return OK;
   capture.broken = true;
   return refuse(CAPTURED, what);
 }
 
 // Bytes of shared memory that a block may ask for.
-unsigned most_shared() {
+unsigned most_shared(int device) {
   const std::map<int, unsigned> kilobytes = {{75, 64}, {80, 163}, {86, 99}, {89, 99}, {90, 227}, {100, 227}, {120, 99}};
-  auto after = kilobytes.upper_bound(capability());
+  auto after = kilobytes.upper_bound(capability(device));
   return (after == kilobytes.begin() ? 48 : std::prev(after)->second) << 10;
+}
+
+// Whether machine code of an architecture runs on a device; Tegra's is its own.
+bool fits(int made, int device) {
+  const int here = capability(device);
+  return made == here || (made < here && made / 10 == here / 10 && here != 87);
+}
+
+// Whether a kernel was brought to a context that is still the same.
+bool there(const Kernel* k, const Context* c) {
+  auto found = k->loaded.find(c->device);
+  return found != k->loaded.end() && found->second == c->life + 1;
 }
 
 // The device's memory, open as long as this lives.
@@ -133,9 +167,9 @@ EXPORT int cuDeviceGet(int* out, int at) {
   if (!begun) return NOT_INITIALIZED;
   return at < number("DRIVER_DEVICES", 1) ? (*out = at, OK) : NO_DEVICE;
 }
-EXPORT int cuDeviceGetAttribute(int* out, int attribute, int) {
-  if (attribute == 75) return *out = capability() / 10, OK;
-  if (attribute == 76) return *out = capability() % 10, OK;
+EXPORT int cuDeviceGetAttribute(int* out, int attribute, int device) {
+  if (attribute == 75) return *out = capability(device) / 10, OK;
+  if (attribute == 76) return *out = capability(device) % 10, OK;
   return refuse(INVALID_VALUE, "an attribute that it does not know");
 }
 EXPORT int cuGetExportTable(const void** out, const void*) { return *out = nullptr, NOT_FOUND; }  // NVRTC asks
@@ -145,6 +179,12 @@ EXPORT int cuGetErrorName(int code, const char** out) {
   name = "error " + std::to_string(code);
   return *out = name.c_str(), OK;
 }
+
+EXPORT int cuGetErrorString(int code, const char** out) {
+  *out = code == ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "what a stand-in says";
+  return OK;
+}
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) { return std::swap(*mode, mode_), OK; }
 
 EXPORT int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
   if (int wrong = refuse_captured("memory while a stream is captured")) return wrong;
@@ -185,13 +225,20 @@ EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
   return memcpy(to, reinterpret_cast<void*>(from), bytes), OK;
 }
 
-EXPORT int cuDevicePrimaryCtxRetain(void** out, int) {
+EXPORT int cuDevicePrimaryCtxRetain(void** out, int device) {
+  if (device < 0 || device >= number("DRIVER_DEVICES", 1)) return refuse(NO_DEVICE, "a context of no device");
   say("retain");
-  return *out = &context_, OK;
+  contexts[device].device = device;
+  return *out = &contexts[device], OK;
+}
+EXPORT int cuDevicePrimaryCtxReset_v2(int device) {
+  say("reset");
+  std::lock_guard<std::mutex> held(lock);
+  return contexts[device].life++, streams.clear(), OK;
 }
 EXPORT int cuCtxGetCurrent(void** out) { return *out = current, OK; }
-EXPORT int cuCtxGetDevice(int* out) { return current ? (*out = 0, OK) : INVALID_CONTEXT; }
-EXPORT int cuCtxSetCurrent(void* context) { return current = static_cast<int*>(context), OK; }
+EXPORT int cuCtxGetDevice(int* out) { return current ? (*out = current->device, OK) : INVALID_CONTEXT; }
+EXPORT int cuCtxSetCurrent(void* context) { return current = static_cast<Context*>(context), OK; }
 
 EXPORT int cuLibraryLoadData(void** out, const void* code, void*, void*, unsigned, void*, void*, unsigned) {
   if (!begun) return NOT_INITIALIZED;
@@ -202,11 +249,18 @@ EXPORT int cuLibraryLoadData(void** out, const void* code, void*, void*, unsigne
   if (cubin) {
     const int made = cubin::architecture(image);
     say("load sm_%d", made);
-    if (made > capability() || made / 10 != capability() / 10) return refuse(NO_BINARY, "code for another device");
+    bool runs = false;  // a library is of no context: it is taken where some device runs it
+    for (int i = 0; i < number("DRIVER_DEVICES", 1); ++i) runs = runs || fits(made, i);
+    if (!runs) return refuse(NO_BINARY, "code for another device");
   } else {
     say("load ptx");
   }
-  return *out = new Library{cubin ? cubin::registers(image) : std::map<std::string, int>()}, OK;
+  return *out = new Library{cubin ? cubin::registers(image) : std::map<std::string, int>(), cubin ? cubin::architecture(image) : 0}, OK;
+}
+EXPORT int cuLibraryUnload(void* library) {
+  if (over) return refuse(DEINITIALIZED, "a call when the driver is gone");
+  say("unload");
+  return delete static_cast<Library*>(library), OK;
 }
 EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   static void* host = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
@@ -220,34 +274,42 @@ EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   k.arguments = arguments[0];
   k.threads = arguments[1];
   k.registers = static_cast<Library*>(library)->registers[name];
+  k.architecture = static_cast<Library*>(library)->architecture;
   return *out = &k, OK;
 }
-EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int) {
+EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) {
   if (int wrong = refuse_captured("an attribute set while a stream is captured")) return wrong;
   if (attribute != DYNAMIC_SHARED || value < 0) return refuse(INVALID_VALUE, "an attribute that it does not know");
-  if ((unsigned)value > most_shared()) return refuse(INVALID_VALUE, "more shared memory than the device has");
+  if ((unsigned)value > most_shared(device)) return refuse(INVALID_VALUE, "more shared memory than the device has");
   say("shared %s %d", static_cast<Kernel*>(kernel)->name.c_str(), value);
-  return static_cast<Kernel*>(kernel)->shared = value, OK;
+  return static_cast<Kernel*>(kernel)->shared[device] = value, OK;
 }
 EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
-  return cuKernelSetAttribute(attribute, value, function, 0);
+  return cuKernelSetAttribute(attribute, value, function, current ? current->device : 0);
 }
 EXPORT int cuKernelGetFunction(void** out, void* kernel) {
   if (!current) return refuse(INVALID_CONTEXT, "a function without a context");
   Kernel* k = static_cast<Kernel*>(kernel);
-  if (!k->loaded)
+  if (k->architecture && !fits(k->architecture, current->device)) return refuse(NO_BINARY, "code for another device");
+  if (!there(k, current))
     if (int wrong = refuse_captured("code brought to the device while a stream is captured")) return wrong;
-  k->loaded = true;
+  std::lock_guard<std::mutex> held(lock);
+  k->loaded[current->device] = current->life + 1;
   return *out = kernel, OK;
 }
 EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void* stream, void** arguments, void** extra) {
   Kernel* k = static_cast<Kernel*>(function);
   if (!k) return refuse(INVALID_HANDLE, "a launch of nothing");
-  if (!k->loaded) return refuse(NOT_READY, "a launch of what is loaded only then");
+  if (faulted) return ILLEGAL_ADDRESS;
+  if (over) return refuse(DEINITIALIZED, "a launch when the driver is gone");
+  if (!stream && !current) return refuse(INVALID_CONTEXT, "a launch on the default stream of no context");
+  const Context* c = stream && made.count(stream) ? made[stream] : current ? current : contexts;
+  if (!there(k, c)) return refuse(NOT_READY, "a launch of what is loaded only then");
   if (!gx || gx > 0x7fffffffu || gy != 1 || gz != 1 || by != 1 || bz != 1 || extra) return refuse(INVALID_VALUE, "a grid");
   if (!bx || bx > 1024 || (int)bx > k->threads) return refuse(TOO_MANY, "more threads than a kernel is compiled for");
-  if (shared > k->shared) return refuse(INVALID_VALUE, "more shared memory than was asked for");
+  const auto asked = k->shared.find(c->device);
+  if (shared > (asked == k->shared.end() ? UNASKED : asked->second)) return refuse(INVALID_VALUE, "more shared memory than was asked for");
   const unsigned warps = (bx + 31) / 32, of_warp = (k->registers * 32 + 255) / 256 * 256;  // as they are given out
   if (warps * of_warp > REGISTERS) {
     say("registers %s %d", k->name.c_str(), k->registers);
@@ -260,9 +322,10 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     l.values.push_back(value);
   }
   say("launch %s %u %u %u", k->name.c_str(), gx, bx, shared);
-  static int lost = number("DRIVER_LOSES", 0);
-  if (lost-- > 0) return OK;
   std::lock_guard<std::mutex> held(lock);
+  static int lost = number("DRIVER_LOSES", 0), faults = number("DRIVER_FAULT", 0);
+  if (faults && --faults == 0) return faulted = true, OK;  // whoever asks next is told
+  if (lost-- > 0) return OK;
   if (capture.stream && stream != capture.stream) return refuse_captured("a launch on another stream than is captured");
   if (capture.stream)
     capture.launches.push_back(l);
@@ -271,10 +334,14 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   return OK;
 }
 
-EXPORT int cuStreamCreate(void** out, unsigned) { return *out = new char, OK; }
+EXPORT int cuStreamCreate(void** out, unsigned) {
+  if (!current) return refuse(INVALID_CONTEXT, "a stream of no context");
+  std::lock_guard<std::mutex> held(lock);
+  return *out = new char, made[*out] = current, OK;
+}
 EXPORT int cuStreamBeginCapture_v2(void* stream, int) {
   if (!stream || capture.stream) return refuse(INVALID_VALUE, "a capture of the default stream, or of a second one");
-  capture = {stream, false, {}};
+  capture = {stream, false, {}, std::this_thread::get_id()};
   return OK;
 }
 EXPORT int cuStreamEndCapture(void* stream, void** out) {
@@ -319,6 +386,7 @@ EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* 
 
 EXPORT int cuStreamSynchronize(void* stream) {
   if (int wrong = refuse_captured("a wait while a stream is captured")) return wrong;
+  if (!stream && !current) return refuse(INVALID_CONTEXT, "a wait for the default stream of no context");
   std::lock_guard<std::mutex> held(lock);
   say("synchronize %zu", streams[stream].size());
   Open open;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from onnxfuse.ir.graph import Decision
@@ -13,7 +14,7 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
-from tests.kernels.cases import elementwise, function, movement, operator, row, sample
+from tests.kernels.cases import elementwise, function, movement, operator, row, sample, scan, scatter
 from tests.kernels.compiled import Case, check, expected, fed, group_of_all
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
@@ -34,6 +35,8 @@ TABLES: dict[str, Sequence[Case]] = {
     "products": product_cases.CASES,
     "tiles": product_cases.TILED,
     "sizes": size_cases.CASES,
+    "scans": tuple(replace(c, name=f"scan_{c.name}") for c in scan.CASES),
+    "scatters": scatter.CASES,
 }
 
 

@@ -23,6 +23,7 @@ from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.test_planted_faults import in_phases
 from tests.rules.build import Build
 from tests.threads import division_cases
+from tests.threads.division_cases import shifted, tokens_and_image
 from tests.threads.scheduled import TARGET, scheduled
 
 
@@ -95,6 +96,20 @@ def test_rows_that_are_rolled_are_one_phase() -> None:
     assert len(kernel.phases) == 1
     for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, 0), 1), strict=True):
         check(got, p.dtype, *expected(case, 0)[p.value])
+
+
+def test_windows_of_rolled_rows_are_one_phase() -> None:
+    """Rows are gone through as they lie, and stored where the shifted windows have them."""
+    kernel = kernel_of("shifted", shifted(56, 96))
+    assert len(kernel.phases) == 1
+    assert not kernel.scratch
+    (launch,) = [p.launch for p in kernel.phases]
+    assert launch is not None and (launch.grid.constant or 0) > 100
+
+
+def test_rows_are_also_stored_transposed_in_their_phase() -> None:
+    kernel = kernel_of("tokens_and_image", tokens_and_image(64, 32))
+    assert len(kernel.phases) == 1 and loaded(kernel)["in0"] == 1
 
 
 def heads() -> Graph:

@@ -199,7 +199,7 @@ class _Grower:
         for b in self.units.before[node]:
             again = self.kinds[node].keeps_order or not self.units.reads[b]  # values without inputs are recomputed
             made = self.kinds[b].name in (ELEMENTWISE, MOVEMENT) if b in self.kinds else False
-            again = again or (self.legality.made_again and made)
+            again = again or (self.legality.made_again and (made or self._for_the_runtime(node)))
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} has other readers")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
@@ -209,6 +209,14 @@ class _Grower:
         if self.units.after[node] and self._hides_extents(node):
             return ("E-COST", f"{n.op} merges symbolic dimensions that nodes after it may need separately")
         return self._numel_refusal(group, node)
+
+    def _for_the_runtime(self, node: int) -> bool:
+        """Whether none of a node's readers, behind nodes that keep the order, may be in a group."""
+        after = self.units.after[node]
+        return all(self._for_the_runtime(a) if self._is_view(a) else a not in self.kinds for a in after)
+
+    def _is_view(self, node: int) -> bool:
+        return node in self.kinds and self.kinds[node].name == MOVEMENT and self.kinds[node].keeps_order
 
     def _hides_extents(self, node: int) -> bool:
         """Whether a node merges symbolic dimensions: an extent of its result is a product of symbols of its inputs."""

@@ -1,10 +1,14 @@
 // Launches kernels through the CUDA driver API, which is loaded by dlopen on first use: nothing of CUDA is linked.
 // Kernels are data: code for one architecture, the names of its functions, and the parameters of each launch.
+// Nothing is unloaded when the process ends: the driver may be gone by then.
 #pragma once
 #include <dlfcn.h>
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -34,7 +38,19 @@ struct Driver {
   Result (*cuLaunchKernel)(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                            Handle stream, void** arguments, void** extra);
   Result (*cuStreamSynchronize)(Handle stream);
+  Result (*cuLibraryUnload)(Handle library);
+  Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
+  Result (*cuGetErrorString)(Result wrong, const char** text);
   bool there;
+};
+
+enum { kMostDevices = 64 };  // devices beyond these are not looked at
+
+// The driver, and the compute capability of each device, as 10 * major + minor.
+struct Machine {
+  Driver driver;
+  int devices;  // 0: there is no driver, none that is new enough, or no device
+  int capabilities[kMostDevices];
 };
 
 template <class F>
@@ -52,57 +68,77 @@ inline Driver opened() {
             ONNXFUSE_FIND(cuDeviceGet) && ONNXFUSE_FIND(cuDeviceGetAttribute) && ONNXFUSE_FIND(cuDevicePrimaryCtxRetain) &&
             ONNXFUSE_FIND(cuCtxGetCurrent) && ONNXFUSE_FIND(cuCtxSetCurrent) && ONNXFUSE_FIND(cuLibraryLoadData) &&
             ONNXFUSE_FIND(cuLibraryGetKernel) && ONNXFUSE_FIND(cuKernelGetFunction) && ONNXFUSE_FIND(cuLaunchKernel) &&
-            ONNXFUSE_FIND(cuCtxGetDevice) && ONNXFUSE_FIND(cuKernelSetAttribute) && ONNXFUSE_FIND(cuStreamSynchronize);
+            ONNXFUSE_FIND(cuCtxGetDevice) && ONNXFUSE_FIND(cuKernelSetAttribute) && ONNXFUSE_FIND(cuStreamSynchronize) &&
+            ONNXFUSE_FIND(cuLibraryUnload) && ONNXFUSE_FIND(cuThreadExchangeStreamCaptureMode) &&
+            ONNXFUSE_FIND(cuGetErrorString);
 #undef ONNXFUSE_FIND
   if (d.there) d.there = d.cuInit(0) == 0;
   return d;
 }
 
-// A spin lock: everything it protects is done once per process.
+// A lock of what is done once per process, which may take as long as the driver compiles.
 struct Lock {
   std::atomic<int>& busy;
   explicit Lock(std::atomic<int>& b) : busy(b) {
-    for (int idle = 0; !busy.compare_exchange_weak(idle, 1, std::memory_order_acquire); idle = 0) {
-    }
+    for (int idle = 0; !busy.compare_exchange_weak(idle, 1, std::memory_order_acquire); idle = 0) sched_yield();
   }
   ~Lock() { busy.store(0, std::memory_order_release); }
 };
 
-inline std::atomic<int> opening;
-inline Driver driver_;
-inline bool asked;
-
-inline const Driver& driver() {
-  Lock lock(opening);
-  if (!asked) driver_ = opened();
-  asked = true;
-  return driver_;
-}
-
-enum { kDynamicShared = 8, kUnasked = 48 << 10 };  // a function attribute; bytes of shared memory available without it
 enum { kMajor = 75, kMinor = 76, kOldestDriver = 13000 };  // two device attributes; the CUDA version that code is compiled with
 
-// The lowest compute capability of all devices, as 10 * major + minor; 0 without a device.
-inline int capability() {
-  const Driver& d = driver();
-  int version = 0, count = 0, lowest = 0;
-  if (!d.there || d.cuDriverGetVersion(&version) || version < kOldestDriver || d.cuDeviceGetCount(&count)) return 0;
+inline Machine looked_at() {
+  Machine m{opened(), 0, {}};
+  const Driver& d = m.driver;
+  int version = 0, count = 0;
+  if (!d.there || d.cuDriverGetVersion(&version) || version < kOldestDriver || d.cuDeviceGetCount(&count)) return m;
+  if (count > kMostDevices) count = kMostDevices;
   for (int i = 0; i < count; ++i) {
     int device = 0, major = 0, minor = 0;
     if (d.cuDeviceGet(&device, i) || d.cuDeviceGetAttribute(&major, kMajor, device) ||
         d.cuDeviceGetAttribute(&minor, kMinor, device))
-      return 0;
-    const int here = 10 * major + minor;
-    if (!lowest || here < lowest) lowest = here;
+      return m;
+    m.capabilities[i] = 10 * major + minor;
   }
-  return lowest;
+  m.devices = count;
+  return m;
 }
 
-// Whether code for a capability runs on all devices: machine code on those of its major version that are no older, PTX on
-// all that are no older.
-inline bool suits(int code, bool portable) {
-  const int here = capability();
-  return here >= code && (portable || here / 10 == code / 10);
+inline std::atomic<int> looking;
+inline std::atomic<bool> looked;
+inline Machine machine_;
+
+inline const Machine& machine() {
+  if (!looked.load(std::memory_order_acquire)) {
+    Lock lock(looking);
+    if (!looked.load(std::memory_order_relaxed)) machine_ = looked_at();
+    looked.store(true, std::memory_order_release);
+  }
+  return machine_;
+}
+inline const Driver& driver() { return machine().driver; }
+inline int devices() { return machine().devices; }
+
+enum { kDynamicShared = 8, kUnasked = 48 << 10 };  // a function attribute; bytes of shared memory available without it
+
+// What went wrong, and what the driver says of it; valid until the thread's next failure.
+inline const char* failed(const char* what, Result wrong) {
+  static thread_local char text[256];
+  const char* why = nullptr;
+  if (driver().cuGetErrorString(wrong, &why) || !why) why = "an unknown error";
+  snprintf(text, sizeof text, "%s: CUDA error %d, %s", what, wrong, why);
+  return text;
+}
+
+// Whether a device of a capability is the GPU of a Tegra, which runs no machine code for other GPUs, nor they its code.
+inline bool is_tegra(int capability) { return capability == 72 || capability == 87 || capability == 110; }
+
+// Whether code for a capability runs on a device: machine code on those of its major version that are no older, PTX on all
+// that are no older.
+inline bool suits(int device, int code, bool portable) {
+  const int here = machine().capabilities[device];
+  if (here <= code || portable) return here >= code;
+  return here / 10 == code / 10 && !is_tegra(here) && !is_tegra(code);
 }
 
 // The execution provider that kernels are registered for. The environment may name another: that of the runtime's plugin,
@@ -124,48 +160,113 @@ struct Module {
   bool loaded;
 };
 
-// Loads the module into the current context, eagerly, so that nothing is left to load while a graph is captured.
-inline const char* load(Module& m) {
-  const Driver& d = driver();
-  if (!d.there) return "there is no CUDA driver";
+// The context in which code is brought to a device, as long as this lives: the thread's own where that is of the device,
+// else the primary one, which the runtime uses.
+struct Current {
+  const Driver& driver;
+  Handle before = nullptr;
+  bool changed = false;
+  Result wrong;
+
+  Current(const Driver& d, int device) : driver(d), wrong(d.cuCtxGetCurrent(&before)) {
+    int here = -1, wanted = 0;
+    Handle primary = nullptr;
+    if (!wrong) wrong = d.cuDeviceGet(&wanted, device);
+    if (!wrong && before) wrong = d.cuCtxGetDevice(&here);
+    if (wrong || (before && here == wanted)) return;
+    wrong = d.cuDevicePrimaryCtxRetain(&primary, wanted);  // kept: what is loaded lives in it
+    if (!wrong) wrong = d.cuCtxSetCurrent(primary);
+    changed = !wrong;
+  }
+  ~Current() {
+    if (changed) driver.cuCtxSetCurrent(before);
+  }
+};
+
+// Lets a thread load code while another one captures, as long as this lives.
+struct Uncaptured {
+  const Driver& driver;
+  int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+  explicit Uncaptured(const Driver& d) : driver(d) { d.cuThreadExchangeStreamCaptureMode(&mode); }
+  ~Uncaptured() { driver.cuThreadExchangeStreamCaptureMode(&mode); }
+};
+
+// The functions of a module, loaded once per process; null: good.
+inline const char* loaded(Module& m, const Driver& d) {
   Lock lock(m.busy);
-  if (!m.loaded) {
-    Handle library = nullptr;
-    if (d.cuLibraryLoadData(&library, m.code, nullptr, nullptr, 0, nullptr, nullptr, 0))
-      return "the CUDA driver does not take the code of a kernel";
-    for (int i = 0; i < m.count; ++i)
-      if (d.cuLibraryGetKernel(m.functions + i, library, m.names[i])) return "the code of a kernel lacks a function";
-    m.loaded = true;
+  if (m.loaded) return nullptr;
+  Handle library = nullptr;
+  if (Result wrong = d.cuLibraryLoadData(&library, m.code, nullptr, nullptr, 0, nullptr, nullptr, 0))
+    return failed("the CUDA driver does not take the code of a kernel", wrong);
+  for (int i = 0; i < m.count; ++i) {
+    const Result wrong = d.cuLibraryGetKernel(m.functions + i, library, m.names[i]);
+    if (!wrong) continue;
+    d.cuLibraryUnload(library);
+    return failed("the code of a kernel lacks a function", wrong);
   }
-  Handle context = nullptr, function = nullptr;
-  if (d.cuCtxGetCurrent(&context)) return "the CUDA driver has no context";
-  if (!context) {
-    if (d.cuDevicePrimaryCtxRetain(&context, 0) || d.cuCtxSetCurrent(context)) return "the CUDA driver has no context";
-  }
-  int device = 0;
-  if (d.cuCtxGetDevice(&device)) return "the CUDA driver has no device";
-  for (int i = 0; i < m.count; ++i)
-    if (m.shared[i] > kUnasked && d.cuKernelSetAttribute(kDynamicShared, (int)m.shared[i], m.functions[i], device))
-      return "a GPU has less shared memory than a kernel needs";
-  for (int i = 0; i < m.count; ++i)
-    if (d.cuKernelGetFunction(&function, m.functions[i])) return "a kernel cannot be brought to the device";
+  m.loaded = true;
   return nullptr;
 }
 
-// One asynchronous launch on the stream of a run.
+// Brings a module to a device, eagerly, so that nothing is left to load while a graph is captured. Done for each node, as
+// the context may be another one than last time, also for the same device.
+inline const char* load(Module& m, int device) {
+  const Driver& d = driver();
+  if (device < 0 || device >= devices()) return "there is no CUDA driver, or no such device";
+  const Current current(d, device);
+  if (current.wrong) return failed("the CUDA driver has no context", current.wrong);
+  const Uncaptured uncaptured(d);
+  if (const char* wrong = loaded(m, d)) return wrong;
+  int here = 0;
+  Handle function = nullptr;
+  if (Result wrong = d.cuDeviceGet(&here, device)) return failed("the CUDA driver has no device", wrong);
+  for (int i = 0; i < m.count; ++i) {
+    if (m.shared[i] > kUnasked)
+      if (Result wrong = d.cuKernelSetAttribute(kDynamicShared, (int)m.shared[i], m.functions[i], here))
+        return failed("a GPU has less shared memory than a kernel needs", wrong);
+    if (Result wrong = d.cuKernelGetFunction(&function, m.functions[i]))
+      return failed("a kernel cannot be brought to the device", wrong);
+  }
+  return nullptr;
+}
+
+// The stream of a run. The default stream is that of the thread's context, which a thread that only runs may lack.
+inline const char* stream_of(Host* host, Handle* stream) {
+  *stream = host->stream(host);
+  if (*stream) return nullptr;
+  const Driver& d = driver();
+  Handle context = nullptr;
+  int device = 0;
+  Result wrong = d.cuCtxGetCurrent(&context);
+  if (wrong || context) return wrong ? failed("the CUDA driver has no context", wrong) : nullptr;
+  wrong = d.cuDeviceGet(&device, 0);
+  if (!wrong) wrong = d.cuDevicePrimaryCtxRetain(&context, device);
+  if (!wrong) wrong = d.cuCtxSetCurrent(context);
+  return wrong ? failed("the CUDA driver has no context", wrong) : nullptr;
+}
+
+// One asynchronous launch on the stream of a run, in the context of that.
 inline const char* launch(Host* host, Module& m, int function, i64 grid, unsigned block, unsigned shared, void** arguments) {
   if (grid <= 0) return nullptr;
   if (grid > 0x7fffffff) return "a launch has more blocks than a grid holds";
-  const Result wrong = driver().cuLaunchKernel(m.functions[function], (unsigned)grid, 1, 1, block, 1, 1, shared,
-                                               host->stream(host), arguments, nullptr);
-  return wrong ? "a kernel could not be launched" : nullptr;
+  Handle stream = nullptr;
+  if (const char* wrong = stream_of(host, &stream)) return wrong;
+  const Result wrong = driver().cuLaunchKernel(m.functions[function], (unsigned)grid, 1, 1, block, 1, 1, shared, stream,
+                                               arguments, nullptr);
+  return wrong ? failed("a kernel could not be launched", wrong) : nullptr;
 }
 
 // The end of a run: synchronizes with the stream where its tensors are in host memory.
 inline const char* done(Host* host) {
+  Handle stream = nullptr;
   if (!host->waits) return nullptr;
-  return driver().cuStreamSynchronize(host->stream(host)) ? "a kernel failed" : nullptr;
+  if (const char* wrong = stream_of(host, &stream)) return wrong;
+  const Result wrong = driver().cuStreamSynchronize(stream);
+  return wrong ? failed("a kernel failed", wrong) : nullptr;
 }
+
+// Whether the widest access to a tensor, of so many bytes, may begin where it does: callers bind any memory.
+inline bool begins_well(const void* data, unsigned bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
 inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 inline i64 floor_div(i64 a, i64 b) { return a / b - (a % b < 0); }  // b > 0

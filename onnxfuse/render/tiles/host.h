@@ -28,7 +28,7 @@ struct Host {
   bool waits;
 };
 
-// One run of a kernel. Returns null on success, otherwise a message for the user, in static storage.
+// One run of a kernel. Returns null on success, otherwise a message for the user, valid until the thread's next failure.
 typedef const char* (*Run)(Host*, const Tensor* inputs);
 
 struct Kernel {
@@ -37,7 +37,8 @@ struct Kernel {
   const int* input_types;   // ONNX TensorProto numbers
   const int* output_types;
   Run run;
-  const char* (*prepare)();  // before the first run, and again for each node; null where there is nothing to prepare
+  // Before the first run, and again for each node, for a GPU by its number; null where there is nothing to prepare.
+  const char* (*prepare)(int device);
 };
 
 }  // namespace onnxfuse

@@ -18,6 +18,7 @@ struct KernelContext;
 struct Value;
 struct ShapeInfo;
 struct Allocator;
+struct MemoryInfo;
 
 typedef const void* const* Api;  // the function table, by slot
 
@@ -45,8 +46,10 @@ constexpr Slot<51, Status*(const Value*, void** out)> GetTensorMutableData{};
 constexpr Slot<61, Status*(const ShapeInfo*, size_t* rank)> GetDimensionsCount{};
 constexpr Slot<62, Status*(const ShapeInfo*, int64_t* dims, size_t rank)> GetDimensions{};
 constexpr Slot<65, Status*(const Value*, ShapeInfo** out)> GetTensorTypeAndShape{};  // release with slot 99
+constexpr Slot<72, Status*(const MemoryInfo*, int* out)> MemoryInfoGetId{};  // the number of a device
 constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc{};
 constexpr Slot<76, Status*(Allocator*, void*)> AllocatorFree{};
+constexpr Slot<77, Status*(const Allocator*, const MemoryInfo** out)> AllocatorGetInfo{};  // the allocator's own
 constexpr Slot<90, Status*(const KernelContext*, size_t index, const Value** out)> GetInput{};
 constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, size_t rank, Value** out)> GetOutput{};
 constexpr Slot<93, void(Status*)> ReleaseStatus{};
@@ -60,6 +63,8 @@ constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStre
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
 constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};
+// Memory that runs on other streams do not get before this one is done with it; freed by an allocator of the same info.
+constexpr Slot<277, Status*(const KernelContext*, const MemoryInfo*, size_t bytes, void** out)> GetScratchBuffer{};
 constexpr Slot<278, Status*(const KernelInfo*, int memory_type, Allocator** out)> GetAllocator{};  // release with 132
 // Version 24. The dims are borrowed from the value; nothing is allocated.
 constexpr Slot<414, Status*(const Value*, int* type, const int64_t** dims, size_t* rank)> GetShapeReference{};

@@ -90,6 +90,7 @@ struct Runtime {
   ort::Api api;
   bool fast_shapes;  // slot 414 is there
   int cores;
+  Registration all;  // of this library
 };
 Runtime runtime;
 
@@ -104,12 +105,50 @@ alignas(64) char nothing[64];  // stands for the data of tensors without element
 
 inline void* some(void* data) { return data ? data : nothing; }
 
+// ---- kernels for each device ---------------------------------------------------------------------------------------
+
+// The first variant that has a kernel of an operator which a GPU runs, -1 without one; `only` allows one name, null any.
+inline int variant_on(const Registration& r, int device, int operation, const char* only) {
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    if (v.capability > 0 && v.kernels[operation] && (!only || strcmp(only, v.name) == 0) &&
+        r.suits(device, v.capability, v.portable))
+      return i;
+  }
+  return -1;
+}
+
+// Whether all GPUs run a kernel of an operator: nobody knows yet on which of them a session will be.
+inline bool on_all(const Registration& r, int operation, const char* only) {
+  const int count = r.devices();
+  for (int device = 0; device < count; ++device)
+    if (variant_on(r, device, operation, only) < 0) return false;
+  return count > 0;
+}
+
+// The one variant that the environment allows; null: any.
+inline const char* only_variant() {
+  const char* only = getenv(agreed::ISA);
+  return only && *only ? only : nullptr;
+}
+
+// The kernel of a registered operator for a device; one for CPUs has no other.
+inline const Kernel* kernel_on(const Op* op, int device) {
+  const Registration& r = runtime.all;
+  const int at = int(op - r.ops);
+  if (r.variants[at / r.count].capability == 0) return op->kernel;
+  if (device < 0 || device >= r.devices()) return nullptr;
+  const int best = variant_on(r, device, at % r.count, only_variant());
+  return best < 0 ? nullptr : r.variants[best].kernels[at % r.count];
+}
+
 // ---- one run of one node ---------------------------------------------------------------------------------------
 
 struct Instance {  // serves several runs at a time, so it is never written after its creation
   const Kernel* kernel;
   ort::Allocator* allocator;
-  bool on_host;  // its tensors are
+  const ort::MemoryInfo* memory;  // of the allocator
+  bool on_host;                   // its tensors are
 };
 
 struct Call : Host {
@@ -137,12 +176,22 @@ inline void* call_output(Host* host, int index, const i64* dims, int rank) {
   return some(data);
 }
 
+inline void* call_stream(Host* host) {
+  Call* call = static_cast<Call*>(host);
+  void* stream = nullptr;
+  call->good(ort::GetGPUComputeStream(runtime.api)(call->context, &stream));
+  return stream;
+}
+
 inline void* call_scratch(Host* host, size_t bytes) {
   Call* call = static_cast<Call*>(host);
   const size_t kAlign = agreed::ALIGNMENT;
   if (call->block || bytes > SIZE_MAX - kAlign) return nullptr;
-  if (!call->good(ort::AllocatorAlloc(runtime.api)(call->instance->allocator, bytes + kAlign, &call->block)) || !call->block)
-    return nullptr;
+  // On a GPU kernels that use the memory are only queued when the run ends: it has to be memory of their stream.
+  ort::Status* status = !call->instance->on_host && call_stream(host)
+      ? ort::GetScratchBuffer(runtime.api)(call->context, call->instance->memory, bytes + kAlign, &call->block)
+      : ort::AllocatorAlloc(runtime.api)(call->instance->allocator, bytes + kAlign, &call->block);
+  if (!call->good(status) || !call->block) return nullptr;
   return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(call->block) + kAlign - 1) & ~uintptr_t(kAlign - 1));
 }
 
@@ -150,13 +199,6 @@ inline void call_parallel(Host* host, size_t tasks, void (*fn)(void*, size_t), v
   Call* call = static_cast<Call*>(host);
   if (tasks == 1) return fn(user, 0);
   if (tasks) call->good(ort::ParallelFor(runtime.api)(call->context, fn, tasks, 0, user));
-}
-
-inline void* call_stream(Host* host) {
-  Call* call = static_cast<Call*>(host);
-  void* stream = nullptr;
-  call->good(ort::GetGPUComputeStream(runtime.api)(call->context, &stream));
-  return stream;
 }
 
 // Rank and dims of `value`. The dims live in the value, or in `room`, which then holds kMaxRank.
@@ -222,16 +264,19 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
 inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::KernelInfo* info, void** out) {
   Instance* made = static_cast<Instance*>(malloc(sizeof(Instance)));
   if (!made) return ort::CreateStatus(runtime.api)(ort::kFail, "out of memory");
-  made->kernel = reinterpret_cast<const Op*>(op)->kernel;
+  int device = 0;
   made->on_host = !reinterpret_cast<const Op*>(op)->provider;
-  const char* wrong = made->kernel->prepare ? made->kernel->prepare() : nullptr;
-  if (wrong) {
-    free(made);
-    return ort::CreateStatus(runtime.api)(ort::kFail, wrong);
-  }
+  made->allocator = nullptr;
   ort::Status* status = ort::GetAllocator(runtime.api)(info, 0, &made->allocator);
-  if (status) free(made);
-  else *out = made;
+  if (!status) status = ort::AllocatorGetInfo(runtime.api)(made->allocator, &made->memory);
+  if (!status && !made->on_host) status = ort::MemoryInfoGetId(runtime.api)(made->memory, &device);
+  made->kernel = kernel_on(reinterpret_cast<const Op*>(op), device);
+  const char* wrong = made->kernel ? nullptr : "this GPU runs none of the kernels";
+  if (!status && !wrong && made->kernel->prepare) wrong = made->kernel->prepare(device);
+  if (wrong) status = ort::CreateStatus(runtime.api)(ort::kFail, wrong);
+  if (!status) return *out = made, nullptr;
+  if (made->allocator) ort::ReleaseAllocator(runtime.api)(made->allocator);
+  free(made);
   return status;
 }
 
@@ -325,15 +370,17 @@ inline void tell(ort::Api api, ort::SessionOptions* options, const char* domain,
     if (ort::Status* failed = ort::AddSessionConfigEntry(api)(options, key.text, status)) ort::ReleaseStatus(api)(failed);
 }
 
-// A domain of the operators of a GPU's variant and of a CPU's (-1: none), but those that `without` names.
-inline ort::Status* make_domain(const Registration& r, int gpu, int cpu, const char* without, ort::Domain** out) {
+// A domain of the operators that all GPUs run (`gpu`) and of those of a CPU's variant (-1: none), but those that
+// `without` names.
+inline ort::Status* make_domain(const Registration& r, bool gpu, int cpu, const char* only, const char* without,
+                                ort::Domain** out) {
   ort::Domain* domain = nullptr;
   ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(r.domain, &domain);
-  const int variants[] = {gpu, cpu};
-  for (int variant : variants) {
-    for (int i = 0; variant >= 0 && i < r.count && !status; ++i) {
-      Op& op = r.ops[variant * r.count + i];
-      if (op.kernel && !names(without, op.kernel->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &op.abi);
+  for (int side = 0; side < 2; ++side) {
+    for (int i = 0; i < r.count && !status; ++i) {
+      const int variant = side ? cpu : gpu && on_all(r, i, only) ? variant_on(r, 0, i, only) : -1;
+      if (variant < 0 || !r.variants[variant].kernels[i] || names(without, r.variants[variant].kernels[i]->name)) continue;
+      status = ort::CustomOpDomainAdd(runtime.api)(domain, &r.ops[variant * r.count + i].abi);
     }
   }
   if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
@@ -341,25 +388,26 @@ inline ort::Status* make_domain(const Registration& r, int gpu, int cpu, const c
   return status;
 }
 
-// The first variant for GPUs, or for CPUs, that this machine can run, -1 without one; `only` allows one name, null any.
-inline int best_variant(const Registration& r, bool gpu, const char* only) {
+// Whether there are GPUs, and all run some kernel.
+inline bool gpus_run(const Registration& r, const char* only) {
+  for (int i = 0; r.devices && i < r.count; ++i)
+    if (on_all(r, i, only)) return true;
+  return false;
+}
+
+// The first variant for CPUs that this machine can run, -1 without one; `only` allows one name, null any.
+inline int best_variant(const Registration& r, const char* only) {
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
-    if ((v.capability > 0) != gpu || (only && strcmp(only, v.name) != 0)) continue;
-    if (cpu_has_all(v.features, v.feature_count) && (!gpu || r.suits(v.capability, v.portable))) return i;
+    if (v.capability > 0 || (only && strcmp(only, v.name) != 0)) continue;
+    if (cpu_has_all(v.features, v.feature_count)) return i;
   }
   return -1;
 }
 
-// The one variant that the environment allows; null: any.
-inline const char* only_variant() {
-  const char* only = getenv(agreed::ISA);
-  return only && *only ? only : nullptr;
-}
-
-// The variant of the CPU that is registered beside one of the GPU's, for sessions without the GPU's provider; -1: none.
-inline int beside(const Registration& r, int gpu, const char* only) {
-  return gpu < 0 || r.provider ? best_variant(r, false, only) : -1;  // two kernels of one provider would be one too many
+// The variant of the CPU that is registered beside the GPUs', for sessions without their provider; -1: none.
+inline int beside(const Registration& r, bool gpu, const char* only) {
+  return !gpu || r.provider ? best_variant(r, only) : -1;  // two kernels of one provider would be one too many
 }
 
 // The first caller makes the domains, the others wait for it. They are never released: sessions hold them until they end.
@@ -375,6 +423,7 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.api = newer ? newer : api;
   runtime.fast_shapes = newer != nullptr;
   runtime.cores = usable_cores();
+  runtime.all = r;
   ort::Status* status = nullptr;
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
@@ -383,7 +432,7 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   }
   for (int i = 0; i < r.variant_count && !status; ++i) {
     const bool gpu = r.variants[i].capability > 0;
-    status = make_domain(r, gpu ? i : -1, gpu ? beside(r, i, nullptr) : i, "", r.domains + i);
+    status = make_domain(r, gpu, gpu ? beside(r, true, nullptr) : i, nullptr, "", r.domains + i);
   }
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
   return status;
@@ -400,8 +449,21 @@ inline void say_why(const Registration& r, Words* words) {
       if (!cpu_has(v.features[k])) missing = v.features[k].name;
   }
   if (missing) *words << "this processor lacks " << missing;
-  else if (r.suits) *words << "this machine has no GPU, or no driver, that they are for";
+  else if (r.devices) *words << "this machine has no GPU, or no driver, that they are for";
   else *words << "the environment variable " << agreed::ISA << " allows " << only << " alone";
+}
+
+// The variants that the GPUs of this machine run.
+inline void say_gpus(const Registration& r, const char* only, Words* words) {
+  const int count = r.devices();
+  bool more = false;
+  for (int i = 0; i < r.variant_count; ++i) {
+    bool runs = false;
+    for (int device = 0; device < count; ++device)
+      for (int k = 0; k < r.count; ++k) runs = runs || variant_on(r, device, k, only) == i;
+    if (runs) *words << (more ? " and " : "") << r.variants[i].name;
+    more = more || runs;
+  }
 }
 
 // Whether the runtime was built with a provider; null is the CPU's, which it always has.
@@ -430,11 +492,11 @@ ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* bas
   Words words;
   const char* only = only_variant();
   const bool there = has_provider(api, r.provider);
-  const int gpu = there && r.suits ? best_variant(r, true, only) : -1;
+  const bool gpu = there && gpus_run(r, only);
   // Kernels of the CPU would take nodes from the bodies that a GPU without kernels runs.
-  const bool on_gpu = !only && gpu < 0 && there && r.suits && r.suits(1, true);
+  const bool on_gpu = !only && !gpu && there && r.devices && r.devices() > 0;
   const int cpu = on_gpu ? -1 : beside(r, gpu, only);
-  if (gpu < 0 && cpu < 0) {
+  if (!gpu && cpu < 0) {
     words << "function bodies run instead of the kernels: ";
     if (there) say_why(r, &words);
     else words << "this runtime has no " << r.provider;
@@ -447,12 +509,17 @@ ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* bas
     return nullptr;
   }
   if (told(api, options, r.domain)) return nullptr;  // options refuse a domain that they have
-  ort::Domain* domain = r.domains[gpu >= 0 ? gpu : cpu];
-  if (*without || (only && gpu >= 0))
-    if (ort::Status* status = make_domain(r, gpu, cpu, without, &domain)) return status;
+  int first = cpu;
+  for (int i = r.variant_count; gpu && i-- > 0;)
+    if (r.variants[i].capability > 0) first = i;
+  ort::Domain* domain = r.domains[first];
+  if (*without || (only && gpu))
+    if (ort::Status* status = make_domain(r, gpu, cpu, only, without, &domain)) return status;
   if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
-  words << agreed::REGISTERED << r.variants[gpu >= 0 ? gpu : cpu].name;
-  if (gpu >= 0 && cpu >= 0) words << ", " << r.variants[cpu].name << " in sessions without " << r.provider;
+  words << agreed::REGISTERED;
+  if (gpu) say_gpus(r, only, &words);
+  else words << r.variants[cpu].name;
+  if (gpu && cpu >= 0) words << ", " << r.variants[cpu].name << " in sessions without " << r.provider;
   tell(api, options, r.domain, words.text, false);
   return nullptr;
 }

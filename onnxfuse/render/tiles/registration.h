@@ -33,9 +33,10 @@ struct Variant {
   bool portable;   // for later ones too
 };
 
-// Variants in the order of preference, each with `count` kernels of the same names. A session gets those of one for GPUs,
-// of one for CPUs, or of both. The runtime keeps pointers into `ops`, which are `count` for each variant, in static storage
-// as `domains` are.
+// Variants in the order of preference, each with `count` kernels of the same names. A session gets those for the GPUs of the
+// machine, of one variant for CPUs, or both. Which variant's kernel a GPU runs is decided for each node, when the device of
+// its session is known. The runtime keeps pointers into `ops`, which are `count` for each variant, in static storage as
+// `domains` are.
 struct Registration {
   const char* domain;
   const Variant* variants;
@@ -43,8 +44,9 @@ struct Registration {
   int count;
   Op* ops;
   ort::Domain** domains;
-  const char* provider;                          // of the runtime, for the variants of GPUs; null: the CPU's
-  bool (*suits)(int capability, bool portable);  // whether the GPUs of this machine run a variant; null: none is for GPUs
+  const char* provider;  // of the runtime, for the variants of GPUs; null: the CPU's
+  int (*devices)();      // how many GPUs there are; null: no variant is for GPUs
+  bool (*suits)(int device, int capability, bool portable);  // whether one of them runs a variant
 };
 
 // Gives the options the kernels of the first variants that this machine can run; null: good.

@@ -7,24 +7,21 @@ updates, so that no element is updated by two tasks, and updates are applied in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from onnxfuse.ir.affine import split_axes
-from onnxfuse.ir.compose import cost, substitute_axes
-from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.compose import cost
+from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Loop, Phase, Split, Stmt
-from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import FromIndex, Load
-from onnxfuse.lower.scatters import Scatter
-from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import work_of
-from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.nests.nest import Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.nests.updates import Goals, goals_of, landed
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-Goals = tuple[Goal, Goal]
 LANDING = 2000  # picoseconds of an update: an index lookup, and a load from a random address
 
 
@@ -33,7 +30,8 @@ def scatter_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phas
     (job,) = t.jobs
     s = job.scatter
     assert s is not None
-    goals = _goals(job.nest.name, s, places)
+    before, update = goals_of(job.nest.name, s, places)
+    goals = (before, replace(update, value=landed(s, update.buffer, update.offset, update.value)))
     compared = tuple(a for a, _ in s.places if a.extent != ONE)
     others = tuple(a for a in s.axes if a.extent != ONE and a not in compared)
     axes, values = split_axes(others, _indices(goals))
@@ -70,22 +68,6 @@ def _indices(goals: Goals) -> list[Index]:
 
 def _substituted(goals: Goals, values: Mapping[Axis, Index]) -> Goals:
     return goals[0].substituted(values), goals[1].substituted(values)
-
-
-def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
-    """The store of an initial element of the result, and the store of one update."""
-    there = dict(s.places)
-    first = {a: ZERO for a in s.axes if a.extent == ONE}
-    units = {a: zero for a, zero in first.items() if a not in there}
-    place = places[name]
-    here = place.offset(tuple(first.get(a, Index.of(a)) for a in s.axes))
-    before = Goal(place.buffer, here, flat(substitute_axes(s.start, first), places))
-    at = place.offset(tuple(units.get(a, substitute(there.get(a, Index.of(a)), units)) for a in s.axes))
-    offset = flat(FromIndex(at, I64), places)
-    assert isinstance(offset, FromIndex)
-    held = Load(place.buffer, (offset.index,), s.element.dtype)
-    (value,) = MONOIDS[s.combine].merge((held,), (flat(substitute_axes(s.element, units), places),))
-    return before, Goal(place.buffer, offset.index, value)
 
 
 def _looked_up_along(offset: Index, axis: Axis) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cost.gpu_products import Sizes, Tile, tiles_of
+from onnxfuse.cost.gpu_products import Sizes, Tile, seconds_of, tiles_of
 from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.contraction import After, Contraction, contraction_of, scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
+from onnxfuse.ir.kernel import Choice
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
@@ -24,6 +25,8 @@ from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
 from onnxfuse.schedule.gpu.staged import ROW
 from onnxfuse.target import MOST_ROWS, Gpu
 
+CANDIDATES = 24  # tiles of a product that may be measured
+NEAR = 1.5  # and by how much they may be predicted to be slower than the best
 FEWEST = 8  # columns, and steps of the depth, of what is worth a tile
 
 
@@ -73,14 +76,22 @@ class Product:
 
 
 def product_of(
-    d: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str], places: Mapping[str, Place], target: Gpu
+    d: Definition,
+    by_name: Mapping[str, Definition],
+    outputs: Sequence[str],
+    places: Mapping[str, Place],
+    target: Gpu,
+    measured: Mapping[str, str] = {},
 ) -> Product | None:
-    """A definition as a product; None where it is none that tiles are worth."""
+    """A definition as a product; None where it is none that tiles are worth.
+
+    `measured` has tiles, by their text, to be taken instead of those predicted best.
+    """
     reduce = outermost(d.value)
     if reduce is None or reduce.dtype != F32 or scaled_contraction(d.axes, reduce) is None:
         return None
-    return _made(d, by_name, outputs, places, target, prologue=True) or _made(
-        d, by_name, outputs, places, target, prologue=False
+    return _made(d, by_name, outputs, places, target, measured, prologue=True) or _made(
+        d, by_name, outputs, places, target, measured, prologue=False
     )
 
 
@@ -90,6 +101,7 @@ def _made(
     outputs: Sequence[str],
     places: Mapping[str, Place],
     target: Gpu,
+    measured: Mapping[str, str],
     *,
     prologue: bool,
 ) -> Product | None:
@@ -107,10 +119,12 @@ def _made(
         return None
     nest = replace(made, output=d.name in outputs)
     for c in (scaled[0], scaled[0].swapped):  # what lies side by side in the result are columns
-        found = _divided(nest, c, whole, scaled[1], before, target) if c.columns[-1:] == nest.axes[-1:] else None
+        found = (
+            _divided(nest, c, whole, scaled[1], before, target, measured) if c.columns[-1:] == nest.axes[-1:] else None
+        )
         if found is not None:
             return found
-    return _divided(nest, scaled[0], whole, scaled[1], before, target) if inlined else None
+    return _divided(nest, scaled[0], whole, scaled[1], before, target, measured) if inlined else None
 
 
 def _before(d: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> dict[str, Definition]:
@@ -143,6 +157,7 @@ def _divided(
     after: Sequence[After],
     before: Mapping[str, Definition],
     target: Gpu,
+    measured: Mapping[str, str],
 ) -> Product | None:
     """The parts of a product with its sides as they stand; None where they do not fit."""
     batch, rows, columns, depth = (size(axes) for axes in (c.batch, c.rows, c.columns, c.ranges))
@@ -165,9 +180,11 @@ def _divided(
     left, right = _bare(left, operand_type), _bare(c.right, operand_type)
     deep = _deep(right, c)
     sizes = Sizes(batch or 0, rows or 0, columns, depth, operand_type, deep, len(numbers))
-    tile = next(iter(tiles_of(sizes, target)), None)
-    if tile is None:
+    tiles = tiles_of(sizes, target)
+    if not tiles:
         return None
+    wanted = measured.get(str(tiles[0]))
+    tile = next((t for t in tiles if str(t) == wanted), tiles[0])
     total: Scalar = Load(SUM, (), F32)
     for fn, by in after:
         total = apply(fn, total, by)
@@ -333,3 +350,9 @@ def at_row(n: Numbers, row: Index) -> Scalar:
     """The value of a number of a row of all."""
     digits = unflatten(row, tuple(a.extent for a in n.axes))
     return substitute_axes(n.value, dict(zip(n.axes, digits, strict=True)))
+
+
+def choice_of(p: Product, target: Gpu) -> Choice:
+    """The tiles that a product may have, with predicted seconds, best first: those that are near the best."""
+    found = [(str(t), seconds_of(p.sizes, t, target)) for t in tiles_of(p.sizes, target)[:CANDIDATES]]
+    return Choice(tuple((name, seconds) for name, seconds in found if seconds <= NEAR * found[0][1]))

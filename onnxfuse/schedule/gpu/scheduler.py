@@ -15,8 +15,6 @@ from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
-from onnxfuse.lower.scans import scan_of
-from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import Attention, attention_of
 from onnxfuse.schedule.analysis.binds import binds_of
@@ -27,12 +25,14 @@ from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
-from onnxfuse.schedule.gpu.digits import split_as_read
+from onnxfuse.schedule.gpu.digits import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
-from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
+from onnxfuse.schedule.gpu.products import Product, choice_of, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
+from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
+from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_of, updates_of, updating_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
@@ -53,7 +53,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = AlignedJobs | Attention | InParts | Skinny | Product  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product | Updates  # what a phase makes
 
 
 def schedule(
@@ -71,7 +71,8 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet. What packs weights is of other targets, and asked of them.
 
-    `check` sees the kernel after each step.
+    `check` sees the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
+    taken where the first would be.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -80,7 +81,7 @@ def schedule(
     c = canonical(group)
     values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
     inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
-    nest = _scheduled(replace(c, inputs=inputs, outputs=outputs), target)
+    nest = _scheduled(replace(c, inputs=inputs, outputs=outputs), target, measured or ())
     if isinstance(nest, Decision):
         return replace(nest, nodes=(lowered.group.name,))
     made = through(PASSES, nest, target, check)
@@ -89,12 +90,11 @@ def schedule(
 
 
 @lru_cache(256)
-def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
+def _scheduled(c: Canonical, target: Gpu, measured: tuple[tuple[str, str], ...]) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
-    if any(scan_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "scans (each result is computed from the one before) have no GPU kernel yet")
-    if any(scatter_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "scatters (elements stored at computed indices) have no GPU kernel yet")
+    if any(map(one_after_the_other, c.definitions)):
+        reason = "so many updates of a scatter to so few lines would be applied one after the other"
+        return Decision("E-NO-KERNEL", (), reason)
     outputs = [p.name for p in c.outputs]
     c = replace(c, definitions=pieces_joined(with_shares(c.definitions, outputs), outputs))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
@@ -103,15 +103,15 @@ def _scheduled(c: Canonical, target: Gpu) -> Kernel | Decision:
         return bounded
     definitions, requires = bounded
     c = replace(c, definitions=definitions)
-    return replace(_kernel(c, target), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
+    return replace(_kernel(c, target, dict(measured)), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
 
 
-def _kernel(c: Canonical, target: Gpu) -> Kernel:
+def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
     split = split_reductions(c.definitions, places, target)
     c = replace(c, definitions=split.definitions, apart=tuple(sorted(split.parts)))
-    parts = _parts(c, places, target)
+    parts = _parts(c, places, target, measured)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
     scratch: list[Buffer] = []
@@ -121,10 +121,11 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
         phases.append(made.phase)
         scratch += made.scratch
-    return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases))
+    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, Product))
+    return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases), choices=choices)
 
 
-def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
+def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mapping[str, str]) -> list[Part]:
     """What the phases make, in order: rows that are gone through together, products and attention."""
     if all(product(p.shape) == ZERO for p in c.outputs):
         return []
@@ -134,10 +135,12 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
     whole = {found.nest.name} | found.consumed if found is not None else set()
     rest = [d for d in c.definitions if d.name not in whole]
     own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
-    own |= {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    own |= {d.name: scan for d in rest if (scan := lines_of(d, outputs, places)) is not None}
+    own |= {d.name: u for d in rest if (u := updates_of(d, outputs)) is not None}
+    own |= {d.name: s for d in rest if d.name not in own and (s := skinny_of(d, outputs, places, target)) is not None}
     by_name = {d.name: d for d in rest}
     for d in (d for d in rest if d.name not in own):
-        product_ = product_of(d, by_name, outputs, places, target)
+        product_ = product_of(d, by_name, outputs, places, target, measured)
         if product_ is not None:
             own[d.name] = product_
             whole |= product_.consumed
@@ -148,6 +151,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
         if part is None:
             waiting += [d] if d.name not in whole else []
             continue
+        waiting += [start_of(part)] if isinstance(part, Updates) else []
         parts += _rows(waiting, c.apart, outputs, places, target)
         waiting = []
         if isinstance(part, Product) and part.tile.splits > 1:
@@ -174,7 +178,9 @@ def _rows(
     for d in definitions:
         nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
     few = max(FEW, target.sms // 2)
-    return partition(list(map(Job, split_as_read(list(nests.values())))), apart, few) if nests else []
+    forms = (list(nests.values()), in_order_read(list(nests.values()))) if nests else ()
+    found = [partition(list(map(Job, split_as_read(form))), apart, few) for form in forms]
+    return min(found, key=lambda phases: (len(phases), sum(not p.shared for p in phases)), default=[])
 
 
 def _reads(part: Part) -> set[str]:
@@ -188,7 +194,8 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
     made = _nests(part)
     kept = {n.name for n in made if n.name in read and not n.output}
-    for nest in (n for n in made if n.name in kept):
+    there = {b.name for b in scratch}  # what a phase before has stored, which this one updates
+    for nest in (n for n in made if n.name in kept and n.name not in there):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
         scratch.append(Buffer(nest.name, nest.dtype, product(nest.shape), "global"))
     return kept
@@ -203,13 +210,8 @@ def _nests(part: Part) -> Sequence[Nest]:
 
 def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
-    if isinstance(part, (Attention, InParts)):
-        whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
-        phase = attention_phase(whole, places, target, divided)
-        assert phase is not None, "schedule: an attention has a tile"
-        return Phased(phase, ())
-    if isinstance(part, Product):
-        return Phased(product_phase(part, places, target), ())
+    if not isinstance(part, (AlignedJobs, Skinny)):
+        return Phased(_own_phase(part, places, target), ())
     if isinstance(part, Skinny):
         phase = skinny_phase(part, places, types, target)
         if phase is not None:
@@ -232,3 +234,17 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return made
         unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
+
+
+def _own_phase(part: Attention | InParts | Lines | Product | Updates, places: dict[str, Place], target: Gpu) -> Phase:
+    """The phase of a part that is one whatever it looks like."""
+    if isinstance(part, Lines):
+        return scan_phase(part, places, target)
+    if isinstance(part, Updates):
+        return updating_phase(part, places, target)
+    if isinstance(part, Product):
+        return product_phase(part, places, target)
+    whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
+    phase = attention_phase(whole, places, target, divided)
+    assert phase is not None, "schedule: an attention has a tile"
+    return phase

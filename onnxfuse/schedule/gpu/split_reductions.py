@@ -15,6 +15,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce
+from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.division import BLOCK
@@ -66,7 +67,9 @@ def _in_parts(d: Definition, places: Mapping[str, Place], target: Gpu, at: int) 
 
 
 def _lone_reduction(d: Definition) -> Reduce | None:
-    """The one reduction of a definition that is no product of two matrices; None where there is none, or several."""
+    """The one reduction of a definition that is no product of two matrices, and no scan; None for others."""
+    if scan_of(d) is not None:
+        return None
     found = {replace(n, slot=0): n for n in walk(d.value) if isinstance(n, Reduce)}
     if len(found) != 1:
         return None

@@ -1,0 +1,73 @@
+"""A kernel's launcher as in a library, and the stand-in for the driver, in a folder that a child process works in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onnxfuse.build import SUPPORT
+from onnxfuse.cost.gpu_products import Sizes, tiles_of
+from onnxfuse.ir.dtype import F16
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cuda_launch import code_symbol, render
+from tests.kernels.compiled import Case, fed
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import Array, compile_library
+from tests.threads.emulator import library_of
+from tests.threads.product_cases import TILED
+from tests.threads.scheduled import TARGET
+from tests.threads.test_product_tiles import with_tile
+
+DRIVER = Path(__file__).parents[1] / "threads" / "driver.cpp"
+CASES = {c.name: c for c in TILED}
+SYMBOL = "captured"
+ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folder with a kernel's launcher and inputs, the kernel for the host, and the folder of the driver."""
+
+    folder: Path
+    kernel: Kernel
+    feeds: tuple[Array, ...]
+    environment: dict[str, str]
+
+
+def prepared(folder: Path, case: Case, kernel: Kernel) -> Prepared:
+    """A kernel's launcher, compiled as in a library, and a driver for it."""
+    source = render(kernel, SYMBOL, "Captured")
+    code = ", ".join(map(str, (*ANY_DEVICE, 0)))
+    text = f'{source.text}\nextern "C" const unsigned char {code_symbol(SYMBOL)}[] = {{{code}}};\n'
+    (folder / "launchers.cpp").write_text(text)
+    made = compile_library([folder / "launchers.cpp"], CACHE / "threads", ("-std=c++20", "-O1", f"-I{SUPPORT}"))
+    (folder / "launchers.so").symlink_to(made)
+    (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
+    feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
+    for i, x in enumerate(feeds):
+        np.save(folder / f"{i}.npy", x)
+    shapes = {p: [e.constant or 0 for e in p.shape] for p in kernel.outputs}
+    outputs = {p.name: [p.dtype.onnx, *s, p.dtype.bytes * int(np.prod(s))] for p, s in shapes.items()}
+    (folder / "told.json").write_text(json.dumps({"symbol": SYMBOL, "inputs": len(feeds), "outputs": outputs}))
+    emulated = library_of(source.text, SYMBOL)
+    return Prepared(folder, kernel, feeds, {"LD_LIBRARY_PATH": str(folder), "DRIVER_KERNELS": str(emulated)})
+
+
+def product_in_parts(folder: Path) -> Prepared:
+    """A product whose sums are of two parts, with a normalization: two launches, and memory of the run."""
+    case = CASES["norm_behind_float16"]
+    kernel = with_tile(case, next(t for t in tiles_of(Sizes(1, 24, 64, 256, F16), TARGET) if t.splits > 1))
+    assert len(kernel.phases) == 2 and kernel.scratch
+    return prepared(folder, case, kernel)
+
+
+def assert_right(made: Prepared, scale: float, suffix: str = "") -> None:
+    """What a child left in the folder is what inputs, scaled, ask for."""
+    inputs = [(x * x.dtype.type(scale)).astype(x.dtype) for x in made.feeds]
+    for p, a in zip(made.kernel.outputs, interpret(made.kernel, inputs, 1), strict=True):
+        got = np.load(made.folder / f"{p.name}{suffix}.npy")
+        np.testing.assert_allclose(got.astype(np.float64), a.astype(np.float64), rtol=1e-2, atol=1e-2)
