@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "fallback.h"
 #include "registration.h"
 
 namespace onnxfuse {
@@ -110,6 +111,7 @@ struct Instance {  // serves several runs at a time, so it is never written afte
   const Kernel* kernel;
   ort::Allocator* allocator;
   bool on_host;  // its tensors are
+  Fallback* fallback;  // null: without one
 };
 
 struct Call : Host {
@@ -117,6 +119,7 @@ struct Call : Host {
   ort::KernelContext* context;
   ort::Status* status;  // the first failure of the runtime
   void* block;          // what `scratch` got, as the allocator knows it
+  bool began;           // an output was made: the kernel took the sizes of the inputs
 
   bool good(ort::Status* s) {
     if (!s) return true;
@@ -132,6 +135,7 @@ inline void* call_output(Host* host, int index, const i64* dims, int rank) {
   void* data = nullptr;
   const i64 no_dims[1] = {0};
   const i64* shape = rank ? dims : no_dims;
+  call->began = true;
   if (!call->good(ort::GetOutput(runtime.api)(call->context, size_t(index), shape, size_t(rank), &value))) return nullptr;
   if (!value || !call->good(ort::GetTensorMutableData(runtime.api)(value, &data))) return nullptr;
   return some(data);
@@ -213,9 +217,12 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
   call.context = context;
   call.status = nullptr;
   call.block = nullptr;
+  call.began = false;
   const char* message = call_kernel(&call);
   if (call.block) call.good(ort::AllocatorFree(runtime.api)(call.instance->allocator, call.block));
   if (call.status || !message) return call.status;
+  if (!call.began && call.instance->fallback)
+    return run_fallback(call.instance->fallback, call.instance->kernel, context);
   return ort::CreateStatus(runtime.api)(ort::kInvalidArgument, message);
 }
 
@@ -230,6 +237,7 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
     return ort::CreateStatus(runtime.api)(ort::kFail, wrong);
   }
   ort::Status* status = ort::GetAllocator(runtime.api)(info, 0, &made->allocator);
+  made->fallback = made->on_host && !status ? fallback_of(runtime.api, info) : nullptr;
   if (status) free(made);
   else *out = made;
   return status;
@@ -237,6 +245,7 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
 
 inline void op_destroy(void* instance) {
   ort::ReleaseAllocator(runtime.api)(static_cast<Instance*>(instance)->allocator);
+  release(static_cast<Instance*>(instance)->fallback);
   free(instance);
 }
 
