@@ -133,7 +133,9 @@ class _Pass:
         definitions = () if isinstance(found, Decision) else found
         self.types |= untyped
         if self.setting.names.separate:
-            self.united |= self.setting.names.unite(meeting(node, definitions, self.types, self.known))
+            sizes = {s: extent for s, (_, extent) in self.minima.items()}
+            together = meeting(node, definitions, self.types, self.known)
+            self.united |= self.setting.names.unite([(*each, *(over(e, sizes) for e in each)) for each in together])
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):
