@@ -16,8 +16,8 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ _PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; parsing it 
 _EXPORTS = "exports.map"
 _WORTH_PRECOMPILING = 4  # kernels to compile from which on precompiling the header pays, if none is cached
 
+_LOOK = 0.05  # polling interval in seconds
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
 
 
@@ -159,7 +160,7 @@ def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source],
                 pool.submit(_object, site, u, ready.get(_prelude_of(u))): u for u in _without_prelude_first(missing)
             }
             failed: dict[str, CompileError] = {}
-            for done, future in enumerate(as_completed(waiting), 1):
+            for done, future in enumerate(_as_completed(waiting), 1):
                 problem = future.exception()
                 if isinstance(problem, CompileError) and (failed or _compiles(site, glue)):
                     failed[waiting[future].symbol] = problem
@@ -175,6 +176,14 @@ def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source],
         problem.units = {symbol: each.message for symbol, each in ordered.items()}
         raise problem
     return len(missing)
+
+
+def _as_completed(futures: Iterable[Future[None]]) -> Iterator[Future[None]]:
+    """Futures as they complete. The wait returns to Python often, since a budget raises between two lines of it."""
+    left = set(futures)
+    while left:
+        done, left = wait(left, _LOOK, FIRST_COMPLETED)
+        yield from done
 
 
 def _prelude_of(unit: Source) -> tuple[str, ...] | None:

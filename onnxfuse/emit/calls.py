@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 import onnx
 
 from onnxfuse.emit.checks import check_layouts
+from onnxfuse.emit.fallback import fallback, relies_on, repeated
 from onnxfuse.emit.names import readable, unique
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.proto import node_proto, set_metadata, value_info, without
 from onnxfuse.emit.weights import Weights
 from onnxfuse.ir.graph import Graph, Node, sorted_nodes
+from onnxfuse.ir.index import Symbol
 from onnxfuse.ir.layout import Shape
 from onnxfuse.load.inline import defined, free_names
 from onnxfuse.load.names import rename
@@ -42,13 +44,14 @@ class Emission:
     taken: set[str]
     node_names: set[str] = field(default_factory=set)
     used: list[Fused] = field(default_factory=list)
+    repeated: frozenset[Symbol] = frozenset()  # symbols of several dimensions of the model's inputs
     names: dict[str, str] = field(default_factory=dict)  # names of fused nodes, by that of the group's first node
     subgraphs: list[Subgraph] = field(default_factory=list)
 
 
 def emission_of(main: Planned, domain: str) -> Emission:
     """The initial state: all names of the model and of its planned graphs are in use."""
-    emission = Emission(domain, set())
+    emission = Emission(domain, set(), repeated=repeated(main.plan.graph))
     for inner in graphs(main.source.proto.graph):
         emission.taken.update(defined(inner))
     for planned in _all_planned(main):
@@ -146,6 +149,8 @@ def _call(f: Fused, graph: Graph, weights: Weights, emission: Emission) -> onnx.
     emission.names[f.group.nodes[0].name] = name
     node = onnx.NodeProto(op_type=f.op, domain=emission.domain, name=name, input=inputs)
     node.output.extend(p.value for p in f.kernel.outputs)
+    if relies_on(f, graph, emission.repeated):
+        node.attribute.append(fallback(f.body, graph.source.opsets))
     set_metadata(node, origin=json.dumps(origin))
     return node
 

@@ -10,6 +10,7 @@ import onnx
 
 from onnxfuse.emit.calls import emission_of, fill, fix_extents
 from onnxfuse.emit.checks import check
+from onnxfuse.emit.fallback import imports
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
 from onnxfuse.emit.standalone import standalone
@@ -117,8 +118,7 @@ def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -
         body = sharing[0].body
         assert all(f.body.text == body.text for f in sharing), f"emit: {op} names two functions"
         function = proto.functions.add(name=op, domain=domain, input=body.inputs, output=body.outputs)
-        for other in dict.fromkeys(["", *sorted({n.domain for n in body.nodes if not n.standard})]):
-            function.opset_import.add(domain=other, version=versions.get(other, 1) if other else body.opset)
+        function.opset_import.extend(imports(body, versions))
         function.node.extend(node_proto(n, body.opset) for n in body.nodes)
         set_metadata(function, origin=json.dumps([o for f in sharing for o in f.group.origin]))
 

@@ -13,13 +13,14 @@ import onnx
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError, counted
 from onnxfuse.ir.dtype import dtype_of
-from onnxfuse.ir.extents import named
+from onnxfuse.ir.extents import expanded, named
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import Index, Symbol, floor_div
+from onnxfuse.ir.index import Index, Symbol, floor_div, symbols_of
 from onnxfuse.ir.indexing import transform
 
 MOST = (1 << 31) - 1  # largest extent that users can give, so that products of a few fit 64 bits
 _UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # names that exporters give to unrelated dimensions
+_AT = "@"  # between the name of a dimension and its place, where others have the name too
 Dim = int | str | None
 
 
@@ -31,6 +32,8 @@ class Names:
     renamed: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)  # of inputs for which the model declares none
     same: dict[Symbol, Index] = field(default_factory=dict)
+    firsts: dict[str, str] = field(default_factory=dict)  # of each name, the input dimension that has it first
+    apart: dict[Symbol, str] = field(default_factory=dict)  # symbols of the other dimensions that have it, and the name
     literal: bool = False  # whether names that are expressions are names as any other, since they contradict each other
     computed: bool = False  # whether one was read as an expression
 
@@ -51,6 +54,42 @@ class Names:
         if dim is None:
             return self.symbol(fresh)
         return self._expression(dim) or self.symbol(dim)
+
+    def of_input(self, dim: Dim, place: str) -> Index:
+        """The extent of a dimension of an input, at `place`; equal names are equal extents once `unite` said so."""
+        if not isinstance(dim, str) or self._expression(dim) is not None or self.symbol(dim).constant is not None:
+            return self.extent(dim, f"?{place}")
+        name = self.renamed.get(dim, dim)
+        if self.firsts.setdefault(name, place) == place:
+            return self.symbol(name)
+        self.apart[Symbol(f"{name}{_AT}{place}")] = name
+        return self.symbol(f"{name}{_AT}{place}")
+
+    def unite(self, meetings: Iterable[Iterable[Index]]) -> bool:
+        """Let the dimensions of equal names that meet be equal; whether any were not before."""
+        return max(map(self._unite, meetings), default=False)
+
+    def _unite(self, extents: Iterable[Index]) -> bool:
+        found: dict[str, dict[Symbol, None]] = {}
+        for s in (s for e in extents for s in symbols_of(expanded(e))):
+            name = self.apart.get(s, s.name)
+            if name in self.firsts:
+                found.setdefault(name, {}).update(dict.fromkeys(symbols_of(self.symbol(s.name))))
+        several = {name: each for name, each in found.items() if len(each) > 1}
+        for name, each in several.items():
+            kept = Symbol(name) if Symbol(name) in each else min(each, key=lambda s: s.name)
+            self.same.update((s, Index.of(kept)) for s in each if s != kept)
+        return bool(several)
+
+    @property
+    def separate(self) -> bool:
+        """Whether dimensions of one name are not known to be equal."""
+        return not self.apart.keys() <= self.same.keys()
+
+    @property
+    def united(self) -> dict[Symbol, Index]:
+        """The extents of the dimensions that are not the first of their names."""
+        return {s: self.symbol(s.name) for s in self.apart}
 
     def _expression(self, text: str) -> Index | None:
         """The value of a name that is an expression, such as "2*batch + 1" (as torch exports); None for others."""
@@ -98,14 +137,19 @@ def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | None:
-    """The type that the model declares for a value; None if its element type is unsupported or its rank unknown."""
+    """The type that the model declares for an input; None if its element type is unsupported or its rank unknown."""
     number, dims = declared_dims(t)
     dtype = dtype_of(number)
     if dims is None and name in names.ranks:
         dims = (None,) * names.ranks[name]
     if dtype is None or dims is None:
         return None
-    return TensorType(dtype, tuple(named(names.extent(d, f"?{name}_{i}")) for i, d in enumerate(dims)))
+    return TensorType(dtype, tuple(named(names.of_input(d, f"{name}_{i}")) for i, d in enumerate(dims)))
+
+
+def plain_name(symbol: str) -> str:
+    """The name that the model gives to the dimension of a symbol."""
+    return symbol.partition(_AT)[0]
 
 
 # Sizes given by the user ----------------------------------------------------------------------------------------------

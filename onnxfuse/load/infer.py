@@ -104,3 +104,18 @@ def numbers(constant: Constant | None) -> np.ndarray[Any, Any] | None:
     ):
         return None
     return constant.load()
+
+
+def contradict(mine: TensorType, claim: Claim) -> bool:
+    """Whether a claim cannot be true when `mine` is."""
+    number, dims = claim
+    if number != mine.dtype.onnx or len(dims) != len(mine.shape):
+        return True
+    pairs = [(e.constant, d) for e, d in zip(mine.shape, dims, strict=True) if isinstance(d, int)]
+    return any(n is not None and n != d for n, d in pairs)
+
+
+def claim_text(claim: Claim) -> str:
+    """A claim as users read it, such as `float32[?, 4]`."""
+    dtype = dtype_of(claim[0])
+    return f"{dtype or f'type {claim[0]}'}[{', '.join('?' if d is None else str(d) for d in claim[1])}]"

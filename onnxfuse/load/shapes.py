@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
-from onnxfuse.ir.extents import expanded, named, parts_named
+from onnxfuse.ir.extents import expanded, named, over, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, nonnegative
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
-from onnxfuse.load.infer import Claim, NodeInference, numbers
+from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
 from onnxfuse.load.items import Around, Inputs, Item, Items, Results, results_of, typed_by
+from onnxfuse.load.meeting import meeting
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
@@ -70,7 +71,8 @@ def propagate(setting: Setting) -> Shapes:
     facts: dict[Index, None] = {}
     for _ in range(_PASSES):
         done = _Pass(setting, tuple(facts))
-        done.run()
+        while done.run():
+            done = _Pass(setting, tuple(facts))
         new = [f for f in done.found if f not in facts] if done.undecided else []
         if not done.equal and not done.minima and not new:
             break
@@ -99,15 +101,18 @@ class _Pass:
     minima: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # symbol = min(number above 1, extent)
     equal: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # minima that must be their extent
     found: dict[Index, None] = field(default_factory=dict)  # what operators that run demand to be at least 0
+    united: bool = False  # whether dimensions of inputs became equal, by their names and where they meet
     undecided: bool = False  # whether something hangs on what a symbol is
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
     contradicted: bool = False  # whether extents that have to be equal are so at one size of a symbol at most
 
-    def run(self) -> None:
-        self.items |= self.setting.items
+    def run(self) -> bool:
+        """Walk; whether extents of equal names turned out to be equal on the way, so that it has to be done again."""
+        names, self.items = self.setting.names, {**self.setting.items}
+        self.aliases |= {s.name: e for s, e in names.united.items()}
         for name, t in self.setting.inputs.items():
-            self.types[name] = t
+            self.types[name] = t = t and replace(t, shape=tuple(over(e, names.united) for e in t.shape))
             self.aliases.update((repr(e), e) for e in (t.shape if t else ()))
             if name in self.setting.known and t is not None and t.static_shape is not None:
                 self._learn(name, of_indices(self.setting.known[name]).reshape(t.static_shape))
@@ -117,6 +122,7 @@ class _Pass:
                 self._learn(name, elements(c.load()))
         for node in self.setting.nodes:
             self._visit(node)
+        return self.united
 
     def _visit(self, node: Node) -> None:
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
@@ -126,6 +132,10 @@ class _Pass:
         found = define(ROWS, view)
         definitions = () if isinstance(found, Decision) else found
         self.types |= untyped
+        if self.setting.names.separate:
+            sizes = {s: extent for s, (_, extent) in self.minima.items()}
+            together = meeting(node, definitions, self.types, self.known)
+            self.united |= self.setting.names.unite([(*each, *(over(e, sizes) for e in each)) for each in together])
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):
@@ -164,12 +174,12 @@ class _Pass:
         """The type of a row; None where ONNX inference knows another, or the model another element type."""
         mine = d.type
         claim = self.setting.claimed.get(d.name)
-        if claim is not None and _contradict(mine, claim):
-            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r} here, {_claim_text(claim)} for ONNX")
+        if claim is not None and contradict(mine, claim):
+            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r} here, {claim_text(claim)} for ONNX")
             return None
         said = self.setting.declared.get(d.name)
-        if said is not None and _contradict(mine, said):
-            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r}, the model declares {_claim_text(said)}")
+        if said is not None and contradict(mine, said):
+            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r}, the model declares {claim_text(said)}")
             if said[0] != mine.dtype.onnx:  # the runtime checks what the model declares of these
                 return None
         for dim, e in zip(claim[1] if claim else (), mine.shape, strict=False):
@@ -382,17 +392,3 @@ def _at_one_size(difference: Index) -> bool:
     """Whether it is a number times a symbol plus another number, which is 0 at one value at most."""
     atoms = [atom for mono, _ in expanded(difference).terms for atom in mono]
     return len(atoms) == 1 and isinstance(atoms[0], Symbol)
-
-
-def _contradict(mine: TensorType, claim: Claim) -> bool:
-    """Whether a claim cannot be true when `mine` is."""
-    number, dims = claim
-    if number != mine.dtype.onnx or len(dims) != len(mine.shape):
-        return True
-    pairs = [(e.constant, d) for e, d in zip(mine.shape, dims, strict=True) if isinstance(d, int)]
-    return any(n is not None and n != d for n, d in pairs)
-
-
-def _claim_text(claim: Claim) -> str:
-    dtype = dtype_of(claim[0])
-    return f"{dtype or f'type {claim[0]}'}[{', '.join('?' if d is None else str(d) for d in claim[1])}]"

@@ -20,7 +20,7 @@ from typing import NoReturn
 from onnxfuse.errors import BudgetError, UsageError
 from onnxfuse.runtime.memory import resident_of_tree
 
-_EVERY = 0.05  # seconds between looks at the memory
+_EVERY = 0.02  # seconds between looks at the memory
 _GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for
 _AGAIN = 0.7  # seconds that a step has to end itself before it is told again
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}

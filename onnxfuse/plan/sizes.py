@@ -9,6 +9,7 @@ from onnxfuse.cost.nodes import FEW, Tensor, whole
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Constant, Graph, TensorType
 from onnxfuse.ir.index import Index, symbols_of
+from onnxfuse.load.dims import plain_name
 
 FEW_SIZES = (16, 128, 512)  # small, usual, large
 _FRAME = 64  # samples per frame from which on an open dimension is one of samples
@@ -113,4 +114,5 @@ def sizes_at(graphs: Sequence[Graph], given: Sizes, shapes: Mapping[str, tuple[i
     known = {str(e): n for e, n in bound if {str(s) for s in symbols_of(e)} == {str(e)}}
     batches = batches_of(main)
     symbols = symbols_in(t for graph in graphs for t in graph.types.values())
+    given = {s: n for s in symbols if (n := given.get(s, given.get(plain_name(s)))) is not None}
     return {s: known.get(s, given.get(s, 1 if s in batches else signals.get(s, FEW_SIZES[1]))) for s in symbols}

@@ -39,6 +39,7 @@ AGREED = (
     Agreed("CARRIED", lanes.CARRIED, "vector accumulators of one reduction"),
     Agreed("DISABLE", entries.DISABLE, "session config entry that names kernels to switch off"),
     Agreed("EVEN_ENTRIES", tile.EVEN_ENTRIES, "row pointers of a segment whose rows are equidistant"),
+    Agreed("FALLBACK", entries.FALLBACK, "attribute of a node with its function body as a model"),
     Agreed("FARTHEST", lanes.FARTHEST, "largest stride that is loaded as whole vectors and shuffled"),
     Agreed("ISA", ISA, "environment variable that restricts a library to one instruction set"),
     Agreed("LEAST_POWER", functions.LEAST_POWER, "exponent below which exp_or_zero is 0"),

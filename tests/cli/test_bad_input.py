@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxfuse_cli import profiling
 
 from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse, Said, chain, files
@@ -129,8 +130,14 @@ def test_an_undefined_value(onnxfuse: Onnxfuse, here: Path):
     ],
 )
 def test_a_wrong_command_line(
-    onnxfuse: Onnxfuse, model: Path, here: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+    onnxfuse: Onnxfuse,
+    model: Path,
+    here: Path,
+    arguments: tuple[str, ...],
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.delattr(profiling, "profile_models")  # a hundred thousand threads would not end
     is_one_line(onnxfuse(*arguments), 2, *words)
     assert files(here) == {"m.onnx"}
 

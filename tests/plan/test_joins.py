@@ -122,3 +122,18 @@ def test_what_a_cache_is_continued_by_is_made_where_it_is_stored() -> None:
     }""")
     made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
     assert ("Sin", "Concat") in ops(made)
+
+
+def test_heads_that_two_products_read_are_made_by_one_kernel() -> None:
+    """As in DeBERTa, where keys meet queries and positions, and the size of a sequence is read off its heads."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    heads (float[batch, length, 32] x, float[n, length, 8] q, float[n, 8, 6] p) => (float[n, k, l] y, float[n, k, 6] z)
+    <int64[4] split = {0, 0, 4, 8}, int64[1] rest = {-1}, int64[1] eight = {8}, int64 one = {1}, int64[1] zero = {0}> {
+      e = Exp(x) h = Reshape(e, split) s = Shape(h) g = Gather(s, one) u = Unsqueeze(g, zero)
+      c = Concat<axis = 0>(rest, u, eight) t = Transpose<perm = [0, 2, 1, 3]>(h) k = Reshape(t, c)
+      r = Transpose<perm = [0, 2, 1]>(q) y = MatMul(k, r) z = MatMul(k, p)
+    }"""
+    made = plan(load(onnx.parser.parse_model(text).SerializeToString(), Options()), ROWS, Options())
+    assert ("Exp", "Reshape", "Transpose", "Reshape") in ops(made)
+    inside = {n.name for g in made.groups for n in g.nodes}
+    assert not {n.op for n in made.graph.nodes if n.name not in inside} & {"Shape", "Gather", "Concat"}

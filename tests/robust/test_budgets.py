@@ -21,11 +21,15 @@ from onnx import helper, numpy_helper
 
 from onnxfuse import optimize
 from onnxfuse.backends import Backend
+from onnxfuse.build import build_library
+from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
+from onnxfuse.render.source import Source
 from onnxfuse.rewrite import engine
 from onnxfuse.runtime.memory import resident, trim
+from onnxfuse.target import machine
 from scripts import large
 from tests.calls import planted
 from tests.kernels.pool_host import compiler
@@ -123,6 +127,26 @@ def test_a_step_that_takes_much_memory_is_ended(name: str, tmp_path: Path) -> No
     with pytest.raises(BudgetError, match=r"MB were taken, more than the \d+ MB allowed"):
         optimize(small(), tmp_path / "o.onnx", calls=planted(name, growing), memory_budget=str(here + ROOM))
     assert resident(os.getpid()) < MORE * (here + ROOM)
+
+
+GREEDY = """
+import time
+held = []
+for _ in range(300):
+    held.append(b"x" * (4 << 20))
+    time.sleep(0.01)
+"""  # a compiler that takes 1.2 GB in three seconds, and then fails
+
+
+def test_a_compiler_that_takes_much_memory_is_ended_while_it_runs(tmp_path: Path) -> None:
+    """The build waits for it in a lock, in which no exception reaches a thread."""
+    greedy = Toolchain("greedy", "1", (sys.executable, "-c", GREEDY), "gcc", "greedy", machine())
+    gc.collect()
+    trim()
+    here = resident(os.getpid())
+    with Meter(memory=here + ROOM) as meter, pytest.raises(BudgetError, match="MB were taken"), meter.step("build"):
+        build_library([Source("one", "int one;")], [Source("glue", "int glue;")], greedy, None, 1, tmp_path / "l.so")
+    assert here + ROOM < meter.peak < MORE * (here + ROOM)
 
 
 def chain(count: int) -> bytes:

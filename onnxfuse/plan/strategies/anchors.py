@@ -204,7 +204,8 @@ class _Grower:
                 return ("E-FANOUT", f"the input of {n.op} has other readers")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
             return ("E-FANOUT", f"{n.op} has several results, and is fused into their readers instead")
-        if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
+        after = self.units.after[node]  # one of several contractions cannot take it, since the others read it too
+        if len(after) == 1 and after[0] in self.kinds and self.kinds[after[0]].name == BATCHED:
             return ("E-FANOUT", f"{n.op} is fused into the contraction after it, which reads its input in any order")
         if self.units.after[node] and self._hides_extents(node):
             return ("E-COST", f"{n.op} merges symbolic dimensions that nodes after it may need separately")

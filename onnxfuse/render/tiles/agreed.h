@@ -13,6 +13,7 @@ constexpr int AMX_SIDE = 16;  // rows and columns (of 32 bits) of one tile regis
 constexpr int CARRIED = 4;  // vector accumulators of one reduction
 constexpr char DISABLE[] = "onnxfuse.disable";  // session config entry that names kernels to switch off
 constexpr int EVEN_ENTRIES = 4;  // row pointers of a segment whose rows are equidistant
+constexpr char FALLBACK[] = "fallback";  // attribute of a node with its function body as a model
 constexpr int FARTHEST = 4;  // largest stride that is loaded as whole vectors and shuffled
 constexpr char ISA[] = "ONNXFUSE_ISA";  // environment variable that restricts a library to one instruction set
 constexpr int LEAST_POWER = -87;  // exponent below which exp_or_zero is 0

@@ -19,6 +19,9 @@ struct Value;
 struct ShapeInfo;
 struct Allocator;
 struct MemoryInfo;
+struct Env;
+struct Session;
+struct RunOptions;
 
 typedef const void* const* Api;  // the function table, by slot
 
@@ -39,21 +42,36 @@ struct CustomOp;
 typedef void (*Task)(void* user, size_t index);
 
 constexpr Slot<0, Status*(ErrorCode, const char* text)> CreateStatus{};  // copies the text
+constexpr Slot<3, Status*(int severity, const char* id, Env** out)> CreateEnv{};  // the one of the process, if there is one
+constexpr Slot<8, Status*(const Env*, const void* model, size_t bytes, const SessionOptions*, Session** out)>
+    CreateSessionFromArray{};
+constexpr Slot<9, Status*(Session*, const RunOptions*, const char* const* inputs, const Value* const* values, size_t count,
+                          const char* const* outputs, size_t output_count, Value** out)>
+    Run{};  // null values are allocated; release with slot 96
+constexpr Slot<10, Status*(SessionOptions** out)> CreateSessionOptions{};  // release with slot 100
+constexpr Slot<22, Status*(SessionOptions*, int severity)> SetSessionLogSeverityLevel{};
+constexpr Slot<24, Status*(SessionOptions*, int threads)> SetIntraOpNumThreads{};
 constexpr Slot<26, Status*(const char* name, Domain** out)> CreateCustomOpDomain{};
 constexpr Slot<27, Status*(Domain*, const CustomOp*)> CustomOpDomainAdd{};         // keeps the pointer
 constexpr Slot<28, Status*(SessionOptions*, Domain*)> AddCustomOpDomain{};         // keeps the pointer
 constexpr Slot<51, Status*(const Value*, void** out)> GetTensorMutableData{};
 constexpr Slot<61, Status*(const ShapeInfo*, size_t* rank)> GetDimensionsCount{};
 constexpr Slot<62, Status*(const ShapeInfo*, int64_t* dims, size_t rank)> GetDimensions{};
+constexpr Slot<64, Status*(const ShapeInfo*, size_t* count)> GetTensorShapeElementCount{};
 constexpr Slot<65, Status*(const Value*, ShapeInfo** out)> GetTensorTypeAndShape{};  // release with slot 99
 constexpr Slot<72, Status*(const MemoryInfo*, int* out)> MemoryInfoGetId{};  // the number of a device
 constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc{};
 constexpr Slot<76, Status*(Allocator*, void*)> AllocatorFree{};
 constexpr Slot<77, Status*(const Allocator*, const MemoryInfo** out)> AllocatorGetInfo{};  // the allocator's own
+constexpr Slot<87, Status*(const KernelInfo*, const char* name, char* out, size_t* size)> KernelInfoGetAttributeString{};
 constexpr Slot<90, Status*(const KernelContext*, size_t index, const Value** out)> GetInput{};
 constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, size_t rank, Value** out)> GetOutput{};
+constexpr Slot<92, void(Env*)> ReleaseEnv{};
 constexpr Slot<93, void(Status*)> ReleaseStatus{};
+constexpr Slot<95, void(Session*)> ReleaseSession{};
+constexpr Slot<96, void(Value*)> ReleaseValue{};
 constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
+constexpr Slot<100, void(SessionOptions*)> ReleaseSessionOptions{};
 constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
 constexpr Slot<125, Status*(char*** names, int* count)> GetAvailableProviders{};  // release with slot 126
 constexpr Slot<126, Status*(char** names, int count)> ReleaseAvailableProviders{};

@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 
+#include "fallback.h"
 #include "registration.h"
 
 namespace onnxfuse {
@@ -149,6 +150,7 @@ struct Instance {  // serves several runs at a time, so it is never written afte
   ort::Allocator* allocator;
   const ort::MemoryInfo* memory;  // of the allocator
   bool on_host;                   // its tensors are
+  Fallback* fallback;             // null: without one
 };
 
 struct Call : Host {
@@ -156,6 +158,7 @@ struct Call : Host {
   ort::KernelContext* context;
   ort::Status* status;  // the first failure of the runtime
   void* block;          // what `scratch` got, as the allocator knows it
+  bool began;           // an output was made: the kernel took the sizes of the inputs
 
   bool good(ort::Status* s) {
     if (!s) return true;
@@ -171,6 +174,7 @@ inline void* call_output(Host* host, int index, const i64* dims, int rank) {
   void* data = nullptr;
   const i64 no_dims[1] = {0};
   const i64* shape = rank ? dims : no_dims;
+  call->began = true;
   if (!call->good(ort::GetOutput(runtime.api)(call->context, size_t(index), shape, size_t(rank), &value))) return nullptr;
   if (!value || !call->good(ort::GetTensorMutableData(runtime.api)(value, &data))) return nullptr;
   return some(data);
@@ -255,9 +259,12 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
   call.context = context;
   call.status = nullptr;
   call.block = nullptr;
+  call.began = false;
   const char* message = call_kernel(&call);
   if (call.block) call.good(ort::AllocatorFree(runtime.api)(call.instance->allocator, call.block));
   if (call.status || !message) return call.status;
+  if (!call.began && call.instance->fallback)
+    return run_fallback(call.instance->fallback, call.instance->kernel, context);
   return ort::CreateStatus(runtime.api)(ort::kInvalidArgument, message);
 }
 
@@ -274,7 +281,10 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
   const char* wrong = made->kernel ? nullptr : "this GPU runs none of the kernels";
   if (!status && !wrong && made->kernel->prepare) wrong = made->kernel->prepare(device);
   if (wrong) status = ort::CreateStatus(runtime.api)(ort::kFail, wrong);
-  if (!status) return *out = made, nullptr;
+  if (!status) {
+    made->fallback = made->on_host ? fallback_of(runtime.api, info) : nullptr;
+    return *out = made, nullptr;
+  }
   if (made->allocator) ort::ReleaseAllocator(runtime.api)(made->allocator);
   free(made);
   return status;
@@ -282,6 +292,7 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
 
 inline void op_destroy(void* instance) {
   ort::ReleaseAllocator(runtime.api)(static_cast<Instance*>(instance)->allocator);
+  release(static_cast<Instance*>(instance)->fallback);
   free(instance);
 }
 
