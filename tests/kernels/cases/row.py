@@ -143,6 +143,8 @@ def reductions() -> list[Case]:
         Case("sum_any", one("ReduceSum", "A", "N", opset=12, axes=(1,)), ANY_ROWS),
         Case("max_any_first", one("ReduceMax", "A", "N", opset=12, axes=(0,)), ANY_ROWS),
         Case("sum_whole", one("ReduceSum", 40, 33, 130, opset=12, axes=(0, 1, 2))),
+        Case("sum_whole_image", one("ReduceSum", 1, 40, 33, 130, opset=12, axes=(1, 2, 3))),
+        Case("sum_whole_of_each", one("ReduceSum", "A", 64, 520, opset=12, axes=(1, 2)), ({"A": 1}, {"A": 3})),
         Case("max_whole_any", one("ReduceMax", "A", "N", opset=12, axes=(0, 1), keepdims=0), ANY_ROWS),
         Case("ends_whole", ends_of(64, 9, 257)),
         Case("sum_of_none", one("ReduceSum", 4, 0, opset=12, axes=(1,))),
