@@ -68,7 +68,7 @@ def test_profile_measures_both_models(onnxfuse: Onnxfuse, model: Path, fused: Pa
     assert said.code == 0 and list(problems(found, schema("profile"))) == []
     assert [m["path"] for m in found["models"]] == ["m.onnx", "f.onnx"]
     assert found["interval"]["low"] <= found["speedup"] <= found["interval"]["high"]
-    assert "median of ratios" in found["statistic"] and found["verdict"] is None
+    assert "median of the ratios" in found["statistic"] and found["verdict"] is None
     assert found["models"][1]["ops"][0]["origin"] == ["Mul_0", "Add_1", "Relu_2", "Sigmoid_3"]
 
 

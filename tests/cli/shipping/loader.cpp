@@ -11,17 +11,8 @@
 namespace {
 using namespace onnxfuse::ort;
 
-struct Env;
-struct Session;
-struct MemoryInfo;
-
 constexpr Slot<2, const char*(const Status*)> GetErrorMessage{};
-constexpr Slot<3, Status*(int level, const char* name, Env** out)> CreateEnv{};
 constexpr Slot<7, Status*(const Env*, const char* path, const SessionOptions*, Session** out)> CreateSession{};
-constexpr Slot<9, Status*(Session*, const void* run, const char* const* names, const Value* const* inputs, size_t count,
-                          const char* const* made, size_t outputs, Value** out)>
-    Run{};
-constexpr Slot<10, Status*(SessionOptions** out)> CreateSessionOptions{};
 constexpr Slot<29, Status*(SessionOptions*, const char* path, void** handle)> RegisterCustomOpsLibrary{};
 constexpr Slot<49, Status*(const MemoryInfo*, void* data, size_t bytes, const int64_t* dims, size_t rank, int type,
                            Value** out)>
