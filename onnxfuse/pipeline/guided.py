@@ -2,8 +2,9 @@
 
 An area is a set of kernels connected by values in another layout than row-major. A build is measured against itself
 with the function bodies of some kernels in their place, interleaved, so that no second build is needed. First the whole
-is measured, then areas, then single kernels, in the order of predicted time, while there is time. A slower set is
-bisected until the kernels at fault are found; if one half explains the loss, the other half is not measured.
+is measured, then areas and single kernels in the order of the time that ONNX Runtime's profiler finds in them, while
+there is time: gains of an area may hide a kernel that loses. A slower set is bisected until the kernels at fault are
+found; if one half explains the loss, the other half is not measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision
@@ -36,12 +38,12 @@ class Area:
     """Parts that are measured together, and how layouts connect them."""
 
     parts: tuple[Part, ...]
-    costs: tuple[float, ...]  # predicted seconds of each
+    costs: tuple[float, ...]  # seconds of each, measured or predicted
     connected: tuple[tuple[str, ...], ...]  # operator types
 
     @property
     def seconds(self) -> float:
-        """Predicted, of all of them."""
+        """Of all of them."""
         return sum(self.costs)
 
     @property
@@ -102,7 +104,7 @@ def _reason(c: Choice) -> str:
 def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Choice]:
     """The choices, while there is time; kernels that a larger set has decided are not measured again."""
     search = _Search(context, calls, b, until)
-    for area in _areas(context, b):
+    for area in _areas(b, _costs(context, calls, b)):
         if not search.settled.issuperset(area.kernels):
             search.bisect(area, search.compared(area))
     return search.found
@@ -174,21 +176,10 @@ def _loss(choice: Choice) -> float:
 
 def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float) -> Choice | None:
     """The build with an area's kernels, which take a `share` of its time, and without; None where it does not run."""
-    source: Source = have(b.loaded).source
-    model, library = b.files[-1], have(b.library).path
     limit = limit_of(share, context.options.min_gain)
     try:
         found: Profile = calls.profile_models(
-            [model, model],
-            libraries=[library, library],
-            custom_libraries=context.options.custom_ops_library,
-            disabled=[area.kernels, ()],
-            duration=TURNS,
-            inputs=context.options.inputs,
-            seed=context.options.seed,
-            dims=source.dims,
-            time_limit=context.meter.left,
-            limit=limit,
+            [b.files[-1]] * 2, **_of_build(context, b, 2), disabled=[area.kernels, ()], duration=TURNS, limit=limit
         )
     except DeviceError:
         return None
@@ -199,14 +190,42 @@ def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float
     return Choice(area.kernels, area.nodes, with_ms, without_ms, _rounded(found.spread or 0.0), kept, low, high)
 
 
+def _of_build(context: Context, b: Build, engines: int) -> dict[str, Any]:
+    """What measurements of the build have in common."""
+    source: Source = have(b.loaded).source
+    return {
+        "libraries": [have(b.library).path] * engines,
+        "custom_libraries": context.options.custom_ops_library,
+        "inputs": context.options.inputs,
+        "seed": context.options.seed,
+        "dims": source.dims,
+        "time_limit": context.meter.left,
+    }
+
+
 def _rounded(x: float) -> float:
     return float(f"{x:.5g}")
 
 
-def _areas(context: Context, b: Build) -> list[Area]:
-    """The distinct sets to measure, in order: all kernels, areas, single kernels."""
-    pairs = zip(b.all_parts, predicted(context, b, counted_at(context, b)), strict=True)
-    costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in pairs}
+def _costs(context: Context, calls: Calls, b: Build) -> dict[int, float]:
+    """Seconds of each part, by identity: as the runtime's profiler has them, predicted where it tells nothing."""
+    parts = b.all_parts
+    wanted = zip(parts, predicted(context, b, counted_at(context, b)), strict=True)
+    costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in wanted}
+    try:
+        model, *_ = calls.profile_models(
+            [b.files[-1]], **_of_build(context, b, 1), repeats=1, a_a=False, per_op=True
+        ).models
+    except DeviceError:
+        return costs
+    found: dict[str, float] = {}
+    for op in model.ops:
+        found[op.op_type] = found.get(op.op_type, 0.0) + op.time_ms / 1e3
+    return {id(p): found[p.op] / sum(q.op == p.op for q in parts) if p.op in found else costs[id(p)] for p in parts}
+
+
+def _areas(b: Build, costs: dict[int, float]) -> list[Area]:
+    """The distinct sets to measure, in order: all kernels, then areas and single kernels by their time."""
     by_op: dict[str, list[Part]] = {}
     for p in b.all_parts:
         by_op.setdefault(p.op, []).append(p)
