@@ -18,7 +18,7 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Load, Reduce
-from onnxfuse.plan.kinds import WEIGHTS, Kind
+from onnxfuse.plan.kinds import WEIGHTS, Kind, Members
 from onnxfuse.target import Cpu
 
 FEWEST = 64  # rows that keep several cores busy
@@ -64,7 +64,7 @@ def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:
 
 
 def chain_refusal(
-    graph: Graph, members: Sequence[tuple[Sequence[str], Kind]], op: str, kind: Kind, target: Cpu, single: bool
+    graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool
 ) -> tuple[str, str] | None:
     """Code and reason why a contraction does not join a group, given by the outputs and kinds of its members, or None.
 
@@ -74,7 +74,7 @@ def chain_refusal(
         "E-TYPE",
         f"{op} is another product with weights: it needs whole rows of a result that the kernel computes tile by tile",
     )
-    if not all(k.name == WEIGHTS or not _reduces(k) for _, k in members):
+    if not all(k.name == WEIGHTS or not reduces(k) for _, k in members):
         return after
     before = [product_of(graph, k) for _, k in members if k.name == WEIGHTS]
     last, here = before[-1] if before else None, product_of(graph, kind)
@@ -110,5 +110,6 @@ def chain_refusal(
     return None
 
 
-def _reduces(kind: Kind) -> bool:
+def reduces(kind: Kind) -> bool:
+    """Whether a node combines elements."""
     return any(isinstance(n, Reduce) for d in kind.definitions for n in walk(d.value))

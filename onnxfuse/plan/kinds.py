@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.codes import sides_of
@@ -45,6 +45,9 @@ class Kind:
     def spatial(self) -> bool:
         """Whether it is an operator on images."""
         return self.images != ""
+
+
+Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:

@@ -7,7 +7,6 @@ larger than the cores' own caches, and what is behind them is much slower.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.cost import OVERLAP, REUSABLE
@@ -17,11 +16,10 @@ from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.ir.index import ZERO, Axis, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.scalar import Load, Reduce
-from onnxfuse.plan.chain import Product, product_of
-from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.chain import Product, product_of, reduces
+from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind, Members
 from onnxfuse.target import Cpu
 
-Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
 IMAGE = 4  # dimensions of an image: batch, channels, lines, places
 LEAST = 0.95  # time as one kernel over time as two, at most
 STORED = 2  # ways of a line that is stored to
@@ -49,7 +47,7 @@ def window_refusal(
     `single`: weights are stored as float32.
     """
     no = ("E-TYPE", crosses_tiles(node.op))
-    summed = [k for _, k in members if any(isinstance(n, Reduce) for d in k.definitions for n in walk(d.value))]
+    summed = [k for _, k in members if reduces(k)]
     if len(summed) != 1 or summed[0].name != WEIGHTS or not summed[0].spatial or not single:
         return no
     made = next((outputs for outputs, _ in members if node.inputs[0] in outputs), None)
@@ -68,7 +66,7 @@ def window_refusal(
 
 def follows_window(graph: Graph, members: Members, kind: Kind) -> bool:
     """Whether a convolution reads the pixels of a window that is in a group with the convolution before it."""
-    summed = [k for _, k in members if any(isinstance(n, Reduce) for d in k.definitions for n in walk(d.value))]
+    summed = [k for _, k in members if reduces(k)]
     if [k.name for k in summed] != [WEIGHTS, WINDOW]:
         return False
     here = product_of(graph, kind)

@@ -12,7 +12,7 @@ import re
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW
+from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Members
 from onnxfuse.plan.layouts import channels_in
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
@@ -109,8 +109,7 @@ class _Grower:
         mine, kind = self._kinds(group), self.kinds[node]
         op = self.units.nodes[node].op
         if kind.name == WEIGHTS:
-            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
-            return self.legality.chained(self.units.graph, members, op, kind, self.target, self.single)
+            return self.legality.chained(self.units.graph, self._members(group), op, kind, self.target, self.single)
         if kind.name == BATCHED:
             return (
                 None
@@ -121,10 +120,10 @@ class _Grower:
                 )
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
-            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
             if kind.name == WINDOW and self._only_reader(group, node) and self._inside(node):
+                made = self.units.nodes[node]
                 return self.legality.windowed(
-                    self.units.graph, members, self.units.nodes[node], kind, self.target, self.single
+                    self.units.graph, self._members(group), made, kind, self.target, self.single
                 )
             return ("E-TYPE", crosses_tiles(op))
         if kind.name == REDUCTION:
@@ -134,6 +133,9 @@ class _Grower:
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
+
+    def _members(self, group: int) -> Members:
+        return [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
 
     def _only_reader(self, group: int, node: int) -> bool:
         """Whether nothing else reads what a node reads of a group."""

@@ -125,11 +125,16 @@ def _scheduled(
     c = replace(c, definitions=definitions)
     settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
-    nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    nests: list[Kernel] = []
+    windowed: list[Canonical] = []
     for form in forms:
         prepared = prepare(form, weights, target, half)
+        nests.append(_nests(form, prepared, *settings, winograd=winograd))
         if half is None and with_windows(prepared.jobs):
-            nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
+            windowed.append(form)
+    for form in windowed:
+        prepared = prepare(form, weights, target, half)
+        nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
     prepared = prepare(c, weights, target, half)
     if any(map(prologued, partition(prepared.jobs, prepared.places, prologues=True))):
         nests.append(_nests(c, prepared, *settings, winograd=winograd, prologues=True))

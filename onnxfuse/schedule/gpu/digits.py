@@ -13,10 +13,10 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.affine import split_axes
-from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.index import ONE, Atom, Axis, Index, Mod, axes_of, divides, floor_div, modulo
 from onnxfuse.ir.indexing import product, substitute, transform, unflatten
-from onnxfuse.ir.scalar import Reduce
+from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.memory import Nest
 
 
@@ -97,7 +97,7 @@ def in_order_read(nests: Sequence[Nest]) -> list[Nest]:
     """The nests with those that nobody reads in the order of the rows that they read, where these are rotated."""
     made = {n.name for n in nests}
     read = {load.source for n in nests for load in loads(n.value)}
-    return [n if n.name in read or _reduces(n) else _in_order(n, made) for n in nests]
+    return [n if n.name in read or has_reduction(n.value) else _in_order(n, made) for n in nests]
 
 
 def _in_order(nest: Nest, made: Container[str]) -> Nest:
@@ -123,7 +123,3 @@ def _in_order(nest: Nest, made: Container[str]) -> Nest:
     axes = (*(axis for e in read_at.values() for axis in axes_of(e)), *(a for a in nest.axes if a not in values))
     value = rebuild(nest.value, lambda _: None, put)
     return replace(nest, axes=axes, dims=tuple(map(put, nest.dims)), value=value)
-
-
-def _reduces(nest: Nest) -> bool:
-    return any(isinstance(n, Reduce) for n in walk(nest.value))
