@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
-from onnxfuse.ir.compose import loads, rebuild, sources, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, guarded, in_guards, loads, rebuild, sources, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.memory import dense
 
 Offsets = Mapping[str, Callable[[tuple[Index, ...]], Index]]  # of an element of an input in memory
-PART = "%part"  # suffix of a value's name: what is reduced of it row by row
 FEWEST_ROWS = 16  # for which threads share the work evenly; results, too, of which more need no parts
 LONGEST = 1 << 15  # elements for one of an unknown number of results, above which it may have parts
 SHORTEST_ROW = 64  # elements
@@ -35,10 +33,19 @@ def in_parts(c: Canonical) -> Canonical:
     made: list[Definition] = []
     for d in c.definitions:
         parts: list[Definition] = []
-        value = rebuild(d.value, partial(_in_parts, d, parts, offsets), lambda i: i) if _few(d) else d.value
+        for x in _reductions(d) if _few(d) else ():
+            if rows := _rows(x, offsets):
+                *more, d = divided(d, x, {r: (r.extent, ONE) for r in rows}, len(parts))
+                parts += more
         at = max((i + 1 for i, m in enumerate(made) if any(m.name in sources(p.value) for p in parts)), default=0)
-        made = [*made[:at], *parts, *made[at:], replace(d, value=value)]
+        made = [*made[:at], *parts, *made[at:], d]
     return replace(c, definitions=tuple(made))
+
+
+def _reductions(d: Definition) -> list[Reduce]:
+    """The reductions of a definition, but those of the elements that another one combines."""
+    found = dict.fromkeys(n for n in walk(d.value) if isinstance(n, Reduce))
+    return [n for n in found if free_axes(n) <= {*d.axes}]
 
 
 def _few(d: Definition) -> bool:
@@ -46,23 +53,44 @@ def _few(d: Definition) -> bool:
     count = product(d.shape).constant
     if count is not None:
         return 0 < count < FEWEST_ROWS
-    sizes = [product([r.extent for r in x.ranges]).constant for x in walk(d.value) if isinstance(x, Reduce)]
+    sizes = [product([r.extent for r in x.ranges]).constant for x in _reductions(d)]
     return all(n is None or n > LONGEST for n in sizes)
 
 
-def _in_parts(d: Definition, parts: list[Definition], offsets: Offsets, x: Scalar) -> Scalar | None:
-    """A reduction of the results of its rows, whose definition joins `parts`; None for other expressions."""
-    rows = _rows(x, offsets) if isinstance(x, Reduce) else ()
-    if not rows or not isinstance(x, Reduce):
-        return None
-    name = f"{d.name}{PART}{len(parts)}"
-    outer = [a for a in d.axes if a.extent != ONE]
-    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate((*outer, *rows)))
-    there = dict.fromkeys(d.axes, ZERO) | dict(zip((*outer, *rows), map(Index.of, axes), strict=True))
-    inner = tuple(r for r in x.ranges if r not in rows)
-    (body,) = x.body
-    parts.append(Definition(name, axes, replace(x, ranges=inner, body=(substitute_axes(body, there),))))
-    return replace(x, ranges=rows, body=(Load(name, tuple(map(Index.of, (*outer, *rows))), x.dtype),))
+def divided(
+    d: Definition, x: Reduce, cut: Mapping[Axis, tuple[Index, Index]], at: int, *, columns: bool = False
+) -> tuple[Definition, ...]:
+    """A reduction of a definition in parts, and the definition, which reads them: number `at` of such divisions.
+
+    `cut` has the ranges that are divided: how many parts they have, and elements of each. Parts of `columns` come
+    before the columns, which stay side by side.
+    """
+    outer = tuple(Axis(f"{d.name}_part{at}_{i}", parts) for i, (parts, _) in enumerate(cut.values()))
+    within = tuple(Axis(f"{d.name}_of_part{at}_{i}", extent) for i, (_, extent) in enumerate(cut.values()))
+    inner = (*within, *(r for r in x.ranges if r not in cut))
+    rows = tuple(Axis(f"{a.name}_in_part{at}", a.extent) for a in d.axes)
+    spots = {r: Index.of(p) * i.extent + i for r, p, i in zip(cut, outer, within, strict=True)}
+    uneven = [r for r, (parts, extent) in cut.items() if parts * extent != r.extent]
+    guards = tuple(Guard(spots[r], r.extent) for r in uneven)
+    body = tuple(substitute_axes(b, spots | dict(zip(d.axes, map(Index.of, rows), strict=True))) for b in x.body)
+    if guards:
+        idle = MONOIDS[x.combine].init(body[0].dtype)
+        body = tuple(
+            Apply("select", (in_guards(guards), guarded(b, guards), zero), b.dtype)
+            for b, zero in zip(body, idle, strict=True)
+        )
+    axes = (*outer, *rows) if columns else (*rows, *outer)
+    ranges = tuple(r for r in inner if r.extent != ONE) or inner[:1]
+    body = tuple(substitute_axes(b, {r: ZERO for r in inner if r not in ranges}) for b in body)
+    parts = tuple(
+        Definition(f"{d.name} part {at}.{slot}", axes, Reduce(x.combine, ranges, body, b.dtype, slot))
+        for slot, b in enumerate(body)
+    )
+    again = tuple(Axis(f"{a.name}_again", a.extent) for a in outer)
+    index = tuple(map(Index.of, (*again, *d.axes) if columns else (*d.axes, *again)))
+    whole = Reduce(x.combine, again, tuple(Load(p.name, index, p.value.dtype) for p in parts), x.dtype, x.slot)
+    value = rebuild(d.value, lambda node: whole if node == x else None, lambda e: e)
+    return (*parts, replace(d, value=value))
 
 
 def _rows(x: Reduce, offsets: Offsets) -> tuple[Axis, ...]:

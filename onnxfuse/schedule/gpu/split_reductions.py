@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import guarded, in_guards, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.contraction import contraction_of
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce
+from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.analysis.parts import divided
 from onnxfuse.schedule.gpu.division import BLOCK
 from onnxfuse.schedule.gpu.phases import LONG
 from onnxfuse.target import Gpu
@@ -63,7 +64,9 @@ def _in_parts(d: Definition, places: Mapping[str, Place], target: Gpu, at: int) 
         wanted = min(2 * target.sms * BLOCK // rows, n // COLUMN) if n >= TALL else 1
     else:
         wanted = min(2 * target.sms // rows, n // PIECE) if n > LONG and 2 * rows <= target.sms else 1
-    return _divided(d, x, wanted, columns, at) if wanted > 1 else None
+    if wanted <= 1:
+        return None
+    return divided(d, x, dict(zip(x.ranges, _cut(x.ranges, wanted), strict=False)), at, columns=columns)
 
 
 def _lone_reduction(d: Definition) -> Reduce | None:
@@ -86,37 +89,6 @@ def _columns(x: Reduce, places: Mapping[str, Place]) -> bool:
     moving = [e for e in offsets if axes_of(e) & {*x.ranges}]
     runs = [a for e in moving for a in axes_of(e) if coefficient(e, a) == ONE and a.extent != ONE]
     return bool(runs) and not any(a in x.ranges for a in runs)
-
-
-def _divided(d: Definition, x: Reduce, wanted: int, columns: bool, at: int) -> tuple[Definition, ...]:
-    """About `wanted` parts, and what reads them. Parts of columns come before the columns, which stay side by side."""
-    cut = _cut(x.ranges, wanted)
-    outer = tuple(Axis(f"{d.name}_part{at}_{i}", extent) for i, (extent, _) in enumerate(cut))
-    inner = tuple(Axis(f"{d.name}_of_part{at}_{i}", within) for i, (_, within) in enumerate(cut))
-    inner += x.ranges[len(cut) :]
-    rows = tuple(Axis(f"{a.name}_in_part{at}", a.extent) for a in d.axes)
-    spots = {r: Index.of(p) * i.extent + i for r, p, i in zip(x.ranges, outer, inner, strict=False)}
-    uneven = [r for r, (parts, within) in zip(x.ranges, cut, strict=False) if parts * within != r.extent]
-    guards = tuple(Guard(spots[r], r.extent) for r in uneven)
-    body = tuple(substitute_axes(b, spots | dict(zip(d.axes, map(Index.of, rows), strict=True))) for b in x.body)
-    if guards:
-        idle = MONOIDS[x.combine].init(body[0].dtype)
-        body = tuple(
-            Apply("select", (in_guards(guards), guarded(b, guards), zero), b.dtype)
-            for b, zero in zip(body, idle, strict=True)
-        )
-    axes = (*outer, *rows) if columns else (*rows, *outer)
-    ranges = tuple(r for r in inner if r.extent != ONE) or inner[:1]
-    body = tuple(substitute_axes(b, {r: ZERO for r in inner if r not in ranges}) for b in body)
-    parts = tuple(
-        Definition(f"{d.name} part {at}.{slot}", axes, Reduce(x.combine, ranges, body, b.dtype, slot))
-        for slot, b in enumerate(body)
-    )
-    again = tuple(Axis(f"{a.name}_again", a.extent) for a in outer)
-    index = tuple(map(Index.of, (*again, *d.axes) if columns else (*d.axes, *again)))
-    whole = Reduce(x.combine, again, tuple(Load(p.name, index, p.value.dtype) for p in parts), x.dtype, x.slot)
-    value = rebuild(d.value, lambda node: whole if node == x else None, lambda e: e)
-    return (*parts, replace(d, value=value))
 
 
 def _cut(ranges: Sequence[Axis], wanted: int) -> list[tuple[Index, Index]]:
