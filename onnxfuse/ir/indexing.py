@@ -30,8 +30,10 @@ from onnxfuse.ir.index import (
     floor_div,
     in_range,
     least,
+    lower,
     modulo,
     operands_of,
+    upper,
 )
 
 WIDEST = 16  # lanes of a vector, at most
@@ -123,6 +125,21 @@ def most_step(e: Index, axis: Axis) -> int | None:
             return None
         most += abs(c) * step
     return most
+
+
+def reach(e: Index, axis: Axis) -> tuple[int, int] | None:
+    """The least and the greatest that an index is where axis is 0, as a window's is by its taps; None if not known.
+
+    >>> y, tap = Axis("y", Index.of(9)), Axis("t", Index.of(3))
+    >>> reach(2 * Index.of(y) + Index.of(tap) - 1, y)
+    (-1, 1)
+    """
+    rest = substitute(e, {axis: ZERO})
+    shift = next((c for mono, c in rest.terms if not mono), 0)
+    low, high = lower(rest - shift), upper(rest - shift)
+    if low is None or high is None or low.constant is None or high.constant is None:
+        return None
+    return low.constant + shift, high.constant + shift
 
 
 def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:

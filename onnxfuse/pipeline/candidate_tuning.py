@@ -29,7 +29,6 @@ from onnxfuse.measure.gpu import GpuTimer
 from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
-from onnxfuse.pipeline.locked import text_of_lock
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
@@ -115,11 +114,16 @@ def _fastest(c: Contraction, sampler: Sampler, known: Mapping[str, Measured]) ->
         rows = [known.get(sampler.keys.of(sample, threads)) for threads in sampler.threads]
         if all(row is not None for row in rows):
             times[name] = _mean([row.seconds for row in rows if row is not None])
-    usual, best = times.get(c.candidates[0]), min(times, key=lambda name: times[name], default="")
-    if usual is None or best == c.candidates[0] or times[best] > LESS * usual:
+    return _faster(c, times)
+
+
+def _faster(c: Contraction, times: Mapping[str, float]) -> FasterSchedule | None:
+    """The candidate that takes least of these seconds, not yet taken; None where the usual one is nearly as fast."""
+    usual, best = c.candidates[0], min(times, key=lambda name: times[name], default="")
+    if usual not in times or best == usual or times[best] > LESS * times[usual]:
         return None
-    before, after = (float(f"{seconds * 1e6:.5g}") for seconds in (usual, times[best]))
-    return FasterSchedule(c.part.op, c.places, c.candidates[0], best, before, after, taken=False)
+    before, after = (float(f"{times[name] * 1e6:.5g}") for name in (usual, best))
+    return FasterSchedule(c.part.op, c.places, usual, best, before, after, taken=False)
 
 
 def _mean(seconds: Sequence[float]) -> float:
@@ -152,8 +156,8 @@ def raced(race: Race, grouping: Grouping | None, found: Sequence[FasterSchedule]
 
 def measured_on_gpu(
     context: Context, calls: Calls, until: float
-) -> tuple[str, list[tuple[str, float, float]], list[str]]:
-    """The text of the lock file; of each tile its name, predicted and measured seconds; and what went wrong.
+) -> tuple[Lock, list[tuple[str, float, float]], list[str]]:
+    """The lock of the build; of each tile its name, predicted and measured seconds; and what went wrong.
 
     Raises DeviceError where this machine has no GPU.
     """
@@ -166,11 +170,12 @@ def measured_on_gpu(
             found = _on_gpu(each, timer, until, problems)
             predicted = each.samples[0].seconds[0]
             times += [(f"{each.part.op}: {name}", predicted, seconds) for name, seconds in found.items()]
-            faster += _faster(each, found)
+            best = _faster(each, found)
+            faster += [replace(best, taken=True)] if best is not None else []
     source: Any = have(b.loaded).source
     options = deciding(context.options)
     lock = Lock(source.sha256, options, context.target_names, None, (), None, (), tuple(faster))
-    return text_of_lock(context, lock), times, problems
+    return lock, times, problems
 
 
 def _on_gpu(c: Contraction, timer: GpuTimer, until: float, problems: list[str]) -> dict[str, float]:
@@ -184,12 +189,3 @@ def _on_gpu(c: Contraction, timer: GpuTimer, until: float, problems: list[str]) 
         except DeviceError as problem:
             problems.append(f"{c.part.op}: {name}: {problem}")
     return found
-
-
-def _faster(c: Contraction, times: dict[str, float]) -> list[FasterSchedule]:
-    """The fastest tile, if it is clearly faster than the usual one."""
-    usual, best = c.candidates[0], min(times, key=lambda name: times[name], default="")
-    if usual not in times or best == usual or times[best] > LESS * times[usual]:
-        return []
-    before, after = (float(f"{times[name] * 1e6:.5g}") for name in (usual, best))
-    return [FasterSchedule(c.part.op, c.places, usual, best, before, after, taken=True)]

@@ -37,7 +37,7 @@ from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
 from onnxfuse.plan.known import KernelSample, Sample
 from onnxfuse.plan.price import Samples
-from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding, lock_in
+from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 from onnxfuse.target import NATIVE
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
@@ -115,12 +115,11 @@ def _on_gpu(
     begin = time.monotonic()
     options = replace(options, arch=options.arch or (NATIVE,), lock=None, profile_guided=False)
     with opened(model, options, calls, tell) as context:
-        text, times, problems = measured_on_gpu(context, calls, until)
-    place.write_text(text, encoding="utf-8")
+        lock, times, problems = measured_on_gpu(context, calls, until)
+        place.write_text(text_of_lock(context, lock), encoding="utf-8")
     samples = tuple(SampleResult(what, 0, p * 1e6, s * 1e6, 0.0, left=False) for what, p, s in times)
-    faster = lock_in(text, str(place)).faster_schedules
     taken = round(time.monotonic() - begin, 2)
-    return Tuned(os.fspath(model), str(place), "", 1, samples, tuple(problems), False, (), faster, taken)
+    return Tuned(os.fspath(model), str(place), "", 1, samples, tuple(problems), False, (), lock.faster_schedules, taken)
 
 
 def _beside(model: Path) -> Path:

@@ -13,9 +13,9 @@ from onnxfuse.cost import OVERLAP, REUSABLE
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.ir.index import ZERO, Axis, axes_of, lower, upper
-from onnxfuse.ir.indexing import coefficient, product, substitute
-from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ir.index import axes_of
+from onnxfuse.ir.indexing import coefficient, product, reach
+from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.chain import Product, product_of, reduces
 from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind, Members
 from onnxfuse.target import Cpu
@@ -93,20 +93,12 @@ def _window_of(kind: Kind, image: str) -> _Window | None:
     if others or reduce is None or len(reads) != 1 or len(d.axes) != IMAGE:
         return None
     (read,), line = reads, d.axes[2]
-    stride, span = coefficient(read.index[2], line), _span(read, line)
+    stride, lines = coefficient(read.index[2], line), reach(read.index[2], line)
     taps = product([r.extent for r in reduce.ranges]).constant
     known = stride is not None and stride.constant and taps
-    if not known or span is None or stride is None or taps is None or axes_of(read.index[1]) != {d.axes[1]}:
+    if not known or lines is None or stride is None or taps is None or axes_of(read.index[1]) != {d.axes[1]}:
         return None
-    return _Window(taps, span, stride.constant or 1)
-
-
-def _span(read: Load, line: Axis) -> int | None:
-    """Lines from the first tap to the last."""
-    rest = substitute(read.index[2], {line: ZERO})
-    shift = next((c for m, c in rest.terms if not m), 0)
-    low, high = lower(rest - shift), upper(rest - shift)
-    return (high - low + 1).constant if low is not None and high is not None else None
+    return _Window(taps, lines[1] - lines[0] + 1, stride.constant or 1)
 
 
 def _microseconds(

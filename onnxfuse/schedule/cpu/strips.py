@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, lower, modulo, upper
-from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
+from onnxfuse.ir.indexing import coefficient, product, reach, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, Store, When
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.scalar import Guard, Load
@@ -168,14 +168,10 @@ def _strip(s: Strips, parts: int) -> _Strip | None:
     """The lines of `parts` strips per image; None if a strip reads lines of more strips than the one before."""
     image, made = _image_of(s.image), _image_of(s.made)
     stride = (coefficient(s.read, s.line) or ONE).constant or 1
-    rest = substitute(s.read, {s.line: ZERO})
-    shift = next((c for m, c in rest.terms if not m), 0)
-    least_, most_ = lower(rest - shift), upper(rest - shift)
-    low, high = (e.constant if e is not None else None for e in (least_, most_))
-    most = -(-made.height // parts)
-    if low is None or high is None or stride < 1 or high - low + 1 - stride > stride * (made.height // parts):
+    lines, most = reach(s.read, s.line), -(-made.height // parts)
+    if lines is None or stride < 1 or lines[1] - lines[0] + 1 - stride > stride * (made.height // parts):
         return None
-    low, high = low + shift, high + shift
+    low, high = lines
     strips, extent = made.count * parts, image.height
     u, u0, u1 = (Axis(name, Index.of(strips + more)) for name, more in (("u", 0), ("u0", 0), ("u1", 1)))
     y0, y1 = (Axis(name, Index.of(made.height + more)) for name, more in (("y0", 0), ("y1", 1)))
