@@ -24,7 +24,7 @@ from onnxfuse.ir.index import (
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
-from onnxfuse.ir.tile import Coding
+from onnxfuse.ir.tile import Channels, Coding, Quantized
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
@@ -108,12 +108,18 @@ def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | No
     return Coding(t.left.dtype, left, t.right.dtype, zeros), columns
 
 
+def quantized_left(t: Tiled, at: Index, quantization: Coding, panel: Axis, width: int) -> Quantized:
+    """The left side of a quantized tile, from entry `at` of the pointer table on."""
+    found = (TABLE, at, product([s.extent for s in t.segments]).constant or 1, t.length, quantization)
+    return Channels(*found, Index.of(panel) * width) if t.channels else Quantized(*found)
+
+
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
     """Statements that write a row of padding (the zero point), and its name, for a padded quantized operand."""
     if t.zeros is None or not t.left.guards:
         return (), ""
-    at = Axis("z", t.length)
-    frame.local(PADDING, t.length, t.left.dtype)
+    at = Axis("z", t.reach)
+    frame.local(PADDING, t.reach, t.left.dtype)
     goal = Goal(PADDING, Index.of(at), flat(t.zeros[0], frame.places))
     return written([goal], [Level(at, "vector")]), PADDING
 
