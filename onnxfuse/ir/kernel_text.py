@@ -213,7 +213,7 @@ def _left(left: Left) -> str:
             c = left.coding
             right = c.right_zero
             zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
-            across = f" at {left.across!r}" if isinstance(left, Channels) else ""
+            across = f"{' sliding' * left.slides} at {left.across!r}" if isinstance(left, Channels) else ""
             return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in{across}"
         case _:
             assert_never(left)

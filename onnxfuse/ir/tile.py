@@ -86,11 +86,13 @@ class Quantized:
 class Channels(Quantized):
     """8-bit integers of windows of one channel each: column j reads element `across + j` behind each pointer.
 
-    `segments` are the columns of a window, `length` the elements of one, each with a pointer of its own in the table. The
-    right side holds signed integers without a zero point.
+    `segments` are the columns of a window, `length` the elements of one, each with a pointer of its own in the table.
+    The right side holds signed integers without a zero point. `slides`: segment s of each row but the first is segment
+    s + 1 of the row before.
     """
 
     across: Index = ZERO
+    slides: bool = False
 
     @property
     def pointers(self) -> int:

@@ -185,10 +185,9 @@ class Printer(c_family.Printer):
         depth, ahead = index(s.panel_depth), _ahead(s)
         last = f"{ahead}, (int)({index(right.columns)})" if s.some else ahead
         if isinstance(left, Channels):
-            self.put(
-                f"tile_channels({rows}, {a}, {core.most}, {left.segments}, {index(left.length)}, {index(left.across)}, "
-                f"{b}, {index(right.columns)}, {out}, {Scalars().text(left.coding.left_zero)});"
-            )
+            sides = f"{left.segments}, {index(left.length)}, {index(left.across)}, {b}, {index(right.columns)}"
+            zero, slides = Scalars().text(left.coding.left_zero), str(left.slides).lower()
+            self.put(f"tile_channels({rows}, {a}, {core.most}, {sides}, {out}, {zero}, {slides});")
         elif isinstance(left, Quantized):
             self.codes(s, left.coding, out, ahead)
         elif isinstance(left, Packed):

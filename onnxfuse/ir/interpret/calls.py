@@ -176,7 +176,9 @@ def _channels(s: Tile, left: Channels, p: Places, steps: _Steps, row: Array, the
     where = column[:, None] < p.index(s.right.columns)
     alive = np.broadcast_to(True if there is None else there, (len(row), *p.shape))[:, None]
     at = p.index(left.across) + column[:, None]
-    values = _behind(s, p, address, at, np.broadcast_to(alive & where, (left.pointers, len(row), s.core.width, *p.shape)), names)
+    values = _behind(
+        s, p, address, at, np.broadcast_to(alive & where, (left.pointers, len(row), s.core.width, *p.shape)), names
+    )
     values = values.astype(np.int64) - p.scalar(left.coding.left_zero).astype(np.int64)
     right, known = _right(s, p, steps)
     sums = (values * right[:, None]).sum(0).astype(np.int32)  # rows, columns, tasks

@@ -95,7 +95,7 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
 
 // Elements of `length` rows, in groups of up to four.
 template <int Length> ONNXFUSE_CODES_FOR
-ONNXFUSE_INLINE void ONNXFUSE_CODES_GROUPS(const uint8_t* const* from, i64 pitch, i64 at, int columns, vi turn, vi (*to)[2]) {
+ONNXFUSE_INLINE void ONNXFUSE_CODES_GROUPS(const uint8_t* const* from, i64 pitch, i64 at, int columns, vi (*to)[2]) {
 #pragma GCC unroll 8
   for (int k = 0; k < Length; k += 4) {
     constexpr int Last = Length % 4 ? Length % 4 : 4;
@@ -106,15 +106,15 @@ ONNXFUSE_INLINE void ONNXFUSE_CODES_GROUPS(const uint8_t* const* from, i64 pitch
     };
     if (k + 4 <= Length) read(Count<4>{});
     else read(Count<Last>{});
-    for (int v = 0; v < 2; v++) to[k / 4][v] ^= turn;
   }
 }
 
-// Sums of windows of Segments columns of Length elements each (0, 0: of any size) for two vectors of channels from `at` on.
-// A column that the window before has one further on is the same where all of its pointers are.
+// Sums of windows of Segments columns of Length unsigned elements each (0, 0: of any size, also signed) for two vectors of
+// channels from `at` on. Where each window is the one before, moved by one column, only its last column is loaded.
 template <int Segments, int Length> ONNXFUSE_CODES_FOR
 void ONNXFUSE_CODES_CHANNELS(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across,
-                             const int8_t* panel, int columns, int at, int32_t* out, int32_t left, vi turn) {
+                             const int8_t* panel, int columns, int at, int32_t* out, int32_t left, vi turn,
+                             bool slides) {
   const i64 groups = (length + 3) / 4;
   const uint8_t* b = reinterpret_cast<const uint8_t*>(panel) + at * 4;
   const int32_t* sums = reinterpret_cast<const int32_t*>(panel + segments * groups * PANEL * 4) + at;
@@ -132,19 +132,16 @@ void ONNXFUSE_CODES_CHANNELS(int rows, const uint8_t* const* table, i64 pitch, i
         for (int v = 0; v < 2; v++) weights[s][g][v] = columns_of(b + (s * Groups + g) * PANEL * 4 + v * LANES * 4);
 #pragma GCC unroll 1
     for (int i = 0; i < rows; i++, table++, out += PANEL) {
-      bool slid = i > 0;
-#pragma GCC unroll 32
-      for (int e = 0; e < (Segments - 1) * Length; e++) slid &= table[e * pitch] == table[(e + Length) * pitch - 1];
-      if (slid) {
+      if (slides && i > 0) {
 #pragma GCC unroll 8
         for (int s = 0; s + 1 < Segments; s++)
           for (int g = 0; g < Groups; g++)
             for (int v = 0; v < 2; v++) codes[s][g][v] = codes[s + 1][g][v];
       } else {
 #pragma GCC unroll 8
-        for (int s = 0; s + 1 < Segments; s++) ONNXFUSE_CODES_GROUPS<Length>(table + s * Length * pitch, pitch, across, columns, turn, codes[s]);
+        for (int s = 0; s + 1 < Segments; s++) ONNXFUSE_CODES_GROUPS<Length>(table + s * Length * pitch, pitch, across, columns, codes[s]);
       }
-      ONNXFUSE_CODES_GROUPS<Length>(table + (Segments - 1) * Length * pitch, pitch, across, columns, turn, codes[Segments - 1]);
+      ONNXFUSE_CODES_GROUPS<Length>(table + (Segments - 1) * Length * pitch, pitch, across, columns, codes[Segments - 1]);
       vi sum[2] = {first[0], first[1]};
 #pragma GCC unroll 8
       for (int s = 0; s < Segments; s++)
@@ -161,11 +158,13 @@ void ONNXFUSE_CODES_CHANNELS(int rows, const uint8_t* const* table, i64 pitch, i
         for (i64 k = 0; k < length; k += 4, weights += PANEL * 4) {
           vi codes[1][2];
           const uint8_t* const* from = table + (s * length + k) * pitch;
-          if (length - k >= 4) ONNXFUSE_CODES_GROUPS<4>(from, pitch, across, columns, turn, codes);
-          else if (length - k == 3) ONNXFUSE_CODES_GROUPS<3>(from, pitch, across, columns, turn, codes);
-          else if (length - k == 2) ONNXFUSE_CODES_GROUPS<2>(from, pitch, across, columns, turn, codes);
-          else ONNXFUSE_CODES_GROUPS<1>(from, pitch, across, columns, turn, codes);
-          for (int v = 0; v < 2; v++) sum[v] = ONNXFUSE_CODES_PRODUCTS(sum[v], codes[0][v], columns_of(weights + v * LANES * 4));
+          if (length - k >= 4) ONNXFUSE_CODES_GROUPS<4>(from, pitch, across, columns, codes);
+          else if (length - k == 3) ONNXFUSE_CODES_GROUPS<3>(from, pitch, across, columns, codes);
+          else if (length - k == 2) ONNXFUSE_CODES_GROUPS<2>(from, pitch, across, columns, codes);
+          else ONNXFUSE_CODES_GROUPS<1>(from, pitch, across, columns, codes);
+          for (int v = 0; v < 2; v++) {
+            sum[v] = ONNXFUSE_CODES_PRODUCTS(sum[v], codes[0][v] ^ turn, columns_of(weights + v * LANES * 4));
+          }
         }
       for (int v = 0; v < 2; v++) store(out + v * LANES, sum[v]);
     }

@@ -130,21 +130,21 @@ void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i
 }
 
 void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,
-                  int columns, int32_t* out, int left_zero, bool left_signed) {
+                  int columns, int32_t* out, int left_zero, bool left_signed, bool slides) {
   const int32_t left = left_zero + (left_signed ? MOVED : 0);
   const vi turn = splat<int32_t>(left_signed ? TURN : 0);
 #pragma GCC unroll 1
   for (int at = 0; at < PANEL && at < columns; at += ACROSS) {
-#define ONNXFUSE_CHANNELS(Function) Function(rows, table, pitch, segments, length, across, b, columns, at, out, left, turn)
+#define ONNXFUSE_CHANNELS(Function) Function(rows, table, pitch, segments, length, across, b, columns, at, out, left, turn, slides)
 #if ONNXFUSE_AVX512
     if (has_vnni()) {
-      if (segments == 3 && length == 3) ONNXFUSE_CHANNELS((channels_vnni<3, 3>));
-      else if (segments == 5 && length == 5) ONNXFUSE_CHANNELS((channels_vnni<5, 5>));
+      if (segments == 3 && length == 3 && !left_signed) ONNXFUSE_CHANNELS((channels_vnni<3, 3>));
+      else if (segments == 5 && length == 5 && !left_signed) ONNXFUSE_CHANNELS((channels_vnni<5, 5>));
       else ONNXFUSE_CHANNELS((channels_vnni<0, 0>));
       continue;
     }
 #endif
-    if (segments == 3 && length == 3) ONNXFUSE_CHANNELS((channels_widened<3, 3>));
+    if (segments == 3 && length == 3 && !left_signed) ONNXFUSE_CHANNELS((channels_widened<3, 3>));
     else ONNXFUSE_CHANNELS((channels_widened<0, 0>));
 #undef ONNXFUSE_CHANNELS
   }

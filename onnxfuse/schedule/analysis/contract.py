@@ -28,8 +28,8 @@ class Contracted:
     """A contraction for tiles: definition = finish(sum over ranges of left * right); `finish` reads the sum as %acc.
 
     Operands that are loads keep their storage dtype; they are multiplied as float32. With `zeros`, the zero points of
-    both sides, the operands are quantized: the sum is the integer sum of (left - zero) * (right - zero). With `channels`,
-    the left operand depends on the columns too: each has a window of its own (depthwise convolutions).
+    both sides, the operands are quantized: the sum is the integer sum of (left - zero) * (right - zero). With
+    `channels`, the left operand depends on the columns too: each has a window of its own (depthwise convolutions).
     """
 
     definition: Definition
@@ -79,7 +79,9 @@ def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, tot
     finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
     if not c.columns:
         channels = len(c.batch) == 1 and bool(c.rows)
-        return Contracted(d, left, right, (), c.rows, c.batch, reduce.ranges, finish, channels=True) if channels else None
+        return (
+            Contracted(d, left, right, (), c.rows, c.batch, reduce.ranges, finish, channels=True) if channels else None
+        )
     return Contracted(d, left, right, c.batch, c.rows, c.columns, reduce.ranges, finish)
 
 

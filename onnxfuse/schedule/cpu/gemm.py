@@ -298,8 +298,6 @@ def _rows(
     block: _Block,
     padding: str,
     quantization: Coding | None,
-    panel: Axis,
-    width: int,
 ) -> _Rows:
     """Rows packed by an earlier phase, packed here for the block, or row pointers to unpacked rows."""
     here = Index.of(block.at) - block.begin
@@ -320,7 +318,7 @@ def _rows(
         TABLE, m, Index.of(first), end, s.tile_rows, t.pieces, load, t.reach, here * entries, even, padding
     )
     if quantization is not None:
-        return _Rows((block.loop(point),), quantized_left(t, here * entries, quantization, panel, width))
+        return _Rows((block.loop(point),), quantized_left(t, here * entries, quantization, s.tile_rows))
     return _Rows((block.loop(point),), Pointers(TABLE, here * entries, s.segments, t.length, even))
 
 
@@ -348,7 +346,7 @@ def _main_phase(
     counted = _columns(tiled, panel, target) if s.unit is None and quantization is None else ()
     if counted:
         present, finish = Index.of(counted[0].axis), tuple(x for x in finish if x not in counted)
-    rows = _rows(tiled, s, frame, m, first, block, padding, quantization, panel, target.panel)
+    rows = _rows(tiled, s, frame, m, first, block, padding, quantization)
     if s.k_splits == 1:
         frame.local(C, Index.of(target.panel * s.tile_rows), tiled.product.sums)
     columns = (ZERO, s.panels) if s.packed_by_task else (Index.of(p0), Index.of(p1))

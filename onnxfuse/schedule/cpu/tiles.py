@@ -108,10 +108,20 @@ def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | No
     return Coding(t.left.dtype, left, t.right.dtype, zeros), columns
 
 
-def quantized_left(t: Tiled, at: Index, quantization: Coding, panel: Axis, width: int) -> Quantized:
-    """The left side of a quantized tile, from entry `at` of the pointer table on."""
+def quantized_left(t: Tiled, at: Index, quantization: Coding, tile_rows: int) -> Quantized:
+    """The left side of a quantized tile of so many rows, from entry `at` of the pointer table on."""
     found = (TABLE, at, product([s.extent for s in t.segments]).constant or 1, t.length, quantization)
-    return Channels(*found, Index.of(panel) * width) if t.channels else Quantized(*found)
+    return (
+        Channels(*found, Index.of(t.panel) * t.lane.extent, _slides(t, tile_rows)) if t.channels else Quantized(*found)
+    )
+
+
+def _slides(t: Tiled, tile_rows: int) -> bool:
+    """Whether windows of neighbouring rows of a tile are one column apart: tiles are parts of a line."""
+    if not t.segments or t.rows[-1].extent.constant is None or t.rows[-1].extent.constant % tile_rows:
+        return False
+    moved, stepped = (substitute_axes(t.left, {a: Index.of(a) + 1}) for a in (t.rows[-1], t.ranges[0]))
+    return moved == stepped
 
 
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:

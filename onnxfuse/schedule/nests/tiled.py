@@ -34,7 +34,7 @@ class Tiled:
     With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
     are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
     one line to the next: positions behind the end of a line are computed too, but not stored. With `channels`, columns
-    are contiguous in `left` and have windows of their own: `segments` columns of `length` elements, each with a pointer.
+    are contiguous in `left` and have windows of their own: `segments` of `length` elements, each with a pointer.
     """
 
     left: Load
