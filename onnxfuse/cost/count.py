@@ -32,7 +32,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
-from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
@@ -41,6 +41,7 @@ SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
+CHANNELS = 1.5  # cycles of a product of windows' elements, which are interleaved first
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
 STEP = 1.0  # cycles of a loop's own instructions
@@ -258,6 +259,8 @@ class Counter(Means):
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
+        if isinstance(s.left, Channels):
+            return self.number(s.panel_depth) / kind.step * rows * vectors * CHANNELS + 2 * rows * vectors + CALL
         return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:
@@ -286,6 +289,8 @@ class Counter(Means):
         if point is None:
             return
         lines = ceil(sqrt(s.left.segments)) if s.left.segments > 1 else 1
+        if isinstance(s.left, Channels):
+            lines = s.left.length.constant or 1
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
         self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
 

@@ -32,7 +32,7 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync,
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
-from onnxfuse.ir.tile import Ahead, Left, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import Ahead, Channels, Left, Packed, Pointers, Quantized, Tile
 
 
 def kernel_lines(kernel: Kernel) -> Iterator[str]:
@@ -213,7 +213,8 @@ def _left(left: Left) -> str:
             c = left.coding
             right = c.right_zero
             zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
-            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in"
+            across = f"{' sliding' * left.slides} at {left.across!r}" if isinstance(left, Channels) else ""
+            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in{across}"
         case _:
             assert_never(left)
 
