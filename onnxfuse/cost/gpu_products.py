@@ -28,6 +28,7 @@ SPLITS = (1, 2, 4, 8)
 FEWEST_STEPS = 4  # of a split
 REACHED = 0.8  # share of a unit's rate that a kernel reaches while it does nothing else
 BY_CORES = 0.5  # and of that of tensor cores by products of a warp, whose own rate on newer GPUs is about so much lower
+SAFETY_FACTOR = 1.25  # on predicted times of generated products, which, unlike the runtime's, are not measured
 USUAL = 128  # rows or batches that are counted where their number is not known
 
 
