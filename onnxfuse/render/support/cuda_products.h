@@ -114,7 +114,8 @@ struct Descriptors {
            !b.cublasLtMatrixLayoutCreate(&d, p.type, p.columns, rows, p.result);
   }
   ~Descriptors() {
-    for (Handle layout : {a, x, c, d})
+    const Handle layouts[] = {a, x, c, d};
+    for (Handle layout : layouts)
       if (layout) b.cublasLtMatrixLayoutDestroy(layout);
     if (product) b.cublasLtMatmulDescDestroy(product);
   }
@@ -185,7 +186,8 @@ inline bool algorithm_of(Host* host, Product& p, i64 rows, Algorithm* out) {
 // Computes a product on the stream of a run; false: it was not, since an operand begins where no algorithm takes it, or
 // the library refuses.
 inline bool multiplied(Host* host, const Product& p, const Operands& o, const Algorithm& algorithm, void* workspace) {
-  for (const void* each : {o.left, o.right, o.bias, o.residual, static_cast<const void*>(o.result)})
+  const void* const begins[] = {o.left, o.right, o.bias, o.residual, o.result};
+  for (const void* each : begins)
     if (!begins_well(each, kAligned)) return false;
   Handle stream = nullptr;
   int device = 0;
