@@ -122,7 +122,8 @@ class _Selection:
         runtime_seconds = self._runtime_seconds(i)
         if plain == inf or norm == inf or not runtime_seconds:
             return None
-        return _Product(min(plain, self._library_seconds(i, s)) - runtime_seconds, norm - plain)
+        best = min(plain, self._library_seconds(i, s))  # a product that normalizes its rows is a kernel of ours
+        return _Product(best - runtime_seconds, norm - best)
 
     def _library_seconds(self, i: int, s: Sizes) -> float:
         """Seconds of a product and what follows it by cuBLASLt; infinite where it has no such epilogue."""
