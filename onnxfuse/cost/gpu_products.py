@@ -93,10 +93,12 @@ class Tile:
         """Elements of a stage of the left side."""
         return self.rows * (self.depth + self.padding)
 
-    @property
-    def made_pitch(self) -> int:
-        """From one row of sums to the next, in shared memory."""
-        return self.columns + PIECE
+    def made_pitch(self, *, turned: bool = False) -> int:
+        """From one row of sums to the next, in shared memory; `turned`: they are read down the columns.
+
+        Half a warp stores pairs of four rows of a fragment at once: rows eight banks apart lie in different ones.
+        """
+        return self.columns + (PIECE if self.core is None or turned else 2 * PIECE)
 
     def right(self, *, deep: bool) -> int:
         """Elements of a stage of the right side."""
@@ -107,7 +109,7 @@ class Tile:
     def bytes(self, s: Sizes) -> int:
         """Of shared memory: both sides, what is made of them, and numbers of rows."""
         sides = self.stages * (self.left + self.right(deep=s.deep)) * self.dtype.bytes
-        return sides + (self.rows * (self.made_pitch + s.normalized)) * F32.bytes
+        return sides + (self.rows * (self.made_pitch() + s.normalized)) * F32.bytes
 
     @property
     def registers(self) -> int:

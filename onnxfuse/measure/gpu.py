@@ -82,9 +82,8 @@ class GpuTimer:
         launches = []
         for number, phase in enumerate(kernel.phases):
             assert phase.launch is not None
-            grid, block, shared = (
-                int(here.index(e)) for e in (phase.launch.grid, phase.launch.block, phase.launch.shared)
-            )
+            how = (phase.launch.grid, phase.launch.block, phase.launch.shared)
+            grid, block, shared = (int(here.index(e)) for e in how)
             function = self.calls.function(library, function_name(name, number), shared)
             launches.append(self.calls.launcher(function, (grid, block, shared), memory, sizes))
 
