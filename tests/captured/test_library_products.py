@@ -23,6 +23,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from tests.captured.child import THEN
 from tests.captured.prepared import Prepared, prepared
+from tests.captured.prepared import assert_right as interpreted_right
 from tests.kernels.compiled import Case
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
@@ -199,3 +200,16 @@ def test_what_is_no_epilogue_has_no_call() -> None:
     assert phases(lambda b, y: b.node("Mul", y, y)) == [False]
     assert phases(lambda b, y: b.node("Transpose", y, perm=(1, 0))) == [False]
     assert phases(lambda b, y: b.node("Add", y, b.input("other", ROWS, 1, dtype=F16))) == [False]
+
+
+def test_a_product_before_a_normalization_goes_to_scratch(tmp_path: Path) -> None:
+    """Nobody else reads it: the library stores it in memory of the run, beside its workspace, and a kernel reads it."""
+    b = Build(22)
+    y = b.node("MatMul", b.input("x", ROWS, DEPTH, dtype=F16), b.input("w", DEPTH, COLUMNS, dtype=F16))
+    y = b.node("Add", y, b.input("r", ROWS, COLUMNS, dtype=F16))
+    case = Case("library_norm", b.graph(b.node("LayerNormalization", y, b.input("g", COLUMNS, dtype=F16), axis=-1)))
+    made = prepared(tmp_path, case, kernel_of(case), library=True)
+    assert [p.library is not None for p in made.kernel.phases] == [True, False] and made.kernel.scratch
+    calls = ran(made)
+    assert [c.split()[0] for c in calls if c.startswith(("matmul", "launch", "refused"))] == ["matmul", "launch"] * 2
+    interpreted_right(made, THEN)

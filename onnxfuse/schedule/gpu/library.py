@@ -14,7 +14,7 @@ from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.attention import SUM
-from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.analysis.memory import Place, dense
 from onnxfuse.schedule.gpu.products import Product
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
@@ -42,7 +42,8 @@ def with_library(p: Product, places: Mapping[str, Place], target: Gpu) -> Produc
 
 def library_product(p: Product, places: Mapping[str, Place]) -> LibraryProduct | None:
     """The call that computes a product; None where it has other operands than matrices, or another epilogue."""
-    made, dtype = places[p.nest.name], p.nest.dtype
+    dtype = p.nest.dtype
+    made = places.get(p.nest.name) or dense(p.nest.name, dtype, p.nest.shape)  # a value of the kernel goes to scratch
     epilogue = epilogue_of(p.finish, Load(SUM, (), F32), p.columns)
     columns, depth = (product([a.extent for a in axes]).constant for axes in (p.columns, p.depth))
     if epilogue is None or p.numbers or p.batch or not columns or not depth or dtype not in TYPES:
