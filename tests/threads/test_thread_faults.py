@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "no barrier at the end of a row": (
         "softmax", dropped(Sync, 3), BOTH, "a thread stores into parts["),
     "a block reduction without its barrier": (
-        "layer_norm", dropped(Sync, 1), BOTH, "a thread reads warps_float32["),
+        "layer_norm", dropped(Sync, 1), BOTH, "a thread reads warps_float32_2["),
     "no barrier behind copies": (
         "pipelined", dropped(Sync, 0), BOTH, "a thread reads left["),
     "no barrier before the next copies": (
