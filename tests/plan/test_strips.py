@@ -124,6 +124,18 @@ def test_an_image_that_others_read_too_is_not_pooled_in_its_kernel() -> None:
     assert ["Conv", "Relu", "MaxPool"] not in [[n.op for n in g.nodes] for g in made.groups]
 
 
+@pytest.mark.parametrize("mean", ["GlobalAveragePool (d)", "ReduceMean <axes = [2, 3]> (d)"])
+def test_a_pool_of_whole_images_joins_as_a_mean_does(mean: str) -> None:
+    """Of squeeze and excitation behind a depthwise convolution, whose result has other readers."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 16, 9, 9] x) => (float[1, 16, 9, 9] d, float[1, 16, 1, 1] y) {{
+      c = Conv <group = 16, pads = [1, 1, 1, 1]> (x, v) d = Relu (c) y = {mean} }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((16, 1, 3, 3), np.float32), "v"))
+    made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Conv", "Relu", mean.split()[0]]]
+
+
 @pytest.mark.parametrize("side", [7, 32])
 def test_a_pool_in_a_kernel_gives_what_the_runtime_gives(side: int, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
