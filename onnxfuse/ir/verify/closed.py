@@ -5,7 +5,7 @@ It runs before the other checks, which may look these up in tables.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -27,7 +27,7 @@ from onnxfuse.ir.launch import CopyAsync, Wait
 from onnxfuse.ir.layout import Permute
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import PRODUCTS
-from onnxfuse.ir.scalar import Lanes, Load
+from onnxfuse.ir.scalar import Lanes
 from onnxfuse.ir.tile import Tile
 
 OF_TASKS: tuple[Space, ...] = ("local", "pointers")  # spaces of the buffers of a phase that tasks run
@@ -61,14 +61,15 @@ def _params(kernel: Kernel) -> Iterator[str]:
 
 def outside(x: Stmt | Lanes) -> Iterator[str]:
     """The fields of a statement or lane kind whose values are not in their closed sets."""
-    for name, known in _sets(type(x)):
+    kind: Any = type(x)
+    for name, known in _sets(kind):
         value = getattr(x, name)
         if value not in known:
             yield f"{type(x).__name__}.{name} is {value!r}, expected one of {', '.join(known)}"
 
 
 @cache
-def _sets(kind: Hashable) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sets(kind: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The fields of a class that have closed sets of values, and these."""
     hints: dict[str, Any] = get_type_hints(kind)
     found = [(name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal]
@@ -100,7 +101,7 @@ def _limits(s: Stmt) -> Iterator[str]:
             yield f"a CopyAsync to {s.target} is of {s.count} elements, expected at least 1"
         case ReduceLoop() if s.accumulators < 1 or len(s.part or (1, 2)) != 2:
             yield f"the reduction of {', '.join(s.targets)} has {s.accumulators} accumulators, stored at {s.part}"
-        case Pack() | RowPointer() if not isinstance(s.load, Load) or len(s.load.index) != 1:
+        case Pack(load=load) | RowPointer(load=load) if len(getattr(load, "index", ())) != 1:
             yield f"a {type(s).__name__} of {s.load!r}, expected a load"
         case HorizontalReduce() if s.lanes < 1 or MONOIDS.get(s.combine, MONOIDS["sum"]).numpy is None:
             yield f"{s.combine} of {s.source} across {s.lanes} lanes, expected a monoid of numbers and at least 1 lane"

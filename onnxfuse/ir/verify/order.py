@@ -76,14 +76,19 @@ def _lanes(body: tuple[Stmt, ...], *, vector: bool) -> Iterator[str]:
 
 def _across(phase: Phase) -> Iterator[str]:
     """Vector accumulators in memory that are not reduced across their lanes, or by another monoid."""
-    reductions = {s.source: s.combine for s in statements(phase.body) if isinstance(s, HorizontalReduce)}
-    parts = {s.part[0]: s.combine for s in statements(phase.body) if isinstance(s, ReduceLoop) and s.part is not None}
-    for buffer, combine in parts.items():
-        if buffer not in reductions:
-            yield f"vector accumulators in {buffer} have no HorizontalReduce"
-        elif reductions[buffer] != combine:
-            yield f"HorizontalReduce of {buffer} combines by {reductions[buffer]}, expected {combine} as its ReduceLoop"
-    yield from (f"HorizontalReduce of {buffer} has no ReduceLoop" for buffer in reductions if buffer not in parts)
+    stored: dict[str, str] = {}  # monoids of the vector accumulators in each buffer
+    reduced: set[str] = set()
+    for s in statements(phase.body):
+        if isinstance(s, ReduceLoop) and s.part is not None:
+            stored[s.part[0]] = s.combine
+        elif isinstance(s, HorizontalReduce):
+            reduced.add(s.source)
+            if stored.get(s.source) != s.combine:
+                expected = f"{stored[s.source]} as its ReduceLoop" if s.source in stored else "a ReduceLoop before it"
+                yield f"HorizontalReduce of {s.source} combines by {s.combine}, expected {expected}"
+    yield from (
+        f"vector accumulators in {buffer} have no HorizontalReduce" for buffer in stored if buffer not in reduced
+    )
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
