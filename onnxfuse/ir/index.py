@@ -699,12 +699,6 @@ def axes_of(e: Index) -> frozenset[Axis]:
 
 
 @lru_cache(1 << 14)
-def looked_up(e: Index) -> frozenset[str]:
-    """The tensors from which e loads indices."""
-    return frozenset(a.source for a in atoms(e) if isinstance(a, Loaded))
-
-
-@lru_cache(1 << 14)
 def symbols_of(e: Index) -> frozenset[Symbol]:
     """The symbols that e mentions, those in the extents of its axes not counted."""
     return frozenset(a for a in atoms(e) if isinstance(a, Symbol))

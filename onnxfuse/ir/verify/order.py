@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import assert_never
 
 from onnxfuse.ir.compose import indices_of, sources, walk
-from onnxfuse.ir.index import Index, axes_of, looked_up, symbols_of
+from onnxfuse.ir.index import Index, axes_of, symbols_of
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,

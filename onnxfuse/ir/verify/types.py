@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Index, looked_up
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
