@@ -22,6 +22,7 @@ from onnxfuse.ir.index import (
     Mod,
     Monomial,
     Symbol,
+    atoms,
     axes_of,
     collect,
     common,
@@ -219,3 +220,9 @@ def quotient_of(whole: Index, part: Index) -> Index:
         return ONE
     q = divides(part, whole)
     return q if q is not None else floor_div(whole, part)
+
+
+@lru_cache(1 << 14)
+def looked_up(e: Index) -> frozenset[str]:
+    """The tensors from which e loads indices."""
+    return frozenset(a.source for a in atoms(e) if isinstance(a, Loaded))

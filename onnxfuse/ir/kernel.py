@@ -26,6 +26,9 @@ Space = Literal["global", "shared", "local", "register", "fragment", "pointers"]
 LoopKind = Literal["serial", "vector", "unroll", "seldom", "block", "warp", "thread", "lane"]
 ReduceScope = Literal["serial", "lane", "warp", "block"]
 
+STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
+ELEMENT = 8  # bytes of the widest element
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -206,12 +209,22 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalReduce:
-    """target[i] = reduction across the lanes of the vector source[i * lanes ..], for i < rows <= lanes."""
+    """target[i] = reduction across the lanes of the vector source[i * lanes ..], for i < rows <= lanes.
+
+    `source` has vector accumulators (`ReduceLoop.part`). A vector is stored: elements of `target` after the last row
+    are undefined.
+    """
 
     target: str
     source: str
     combine: str
     rows: Index
+    lanes: int
+
+    @property
+    def read(self) -> Index:
+        """How many elements of `source` are read."""
+        return self.rows * self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +333,14 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 def all_statements(kernel: Kernel) -> Iterator[Stmt]:
     """Every statement of a kernel."""
     return (s for phase in kernel.phases for s in statements(phase.body))
+
+
+def in_slots(phase: Phase) -> bool:
+    """Whether a phase's local buffers are in scratch memory: too large for a task's stack, or of unknown size."""
+    if phase.launch is not None:
+        return False
+    sizes = [b.size.constant for b in phase.locals]
+    return any(s is None for s in sizes) or sum((s or 0) * ELEMENT for s in sizes) > STACK_BYTES
 
 
 def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:

@@ -193,7 +193,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
             pieces += f" after {s.skip!r}" if s.skip != ZERO else ""
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"
         case HorizontalReduce():
-            return f"reduce lanes {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
+            return f"reduce lanes {s.target} = {s.combine} of {s.source} for {s.rows!r} rows of {s.lanes}"
         case Prefetch():
             return f"prefetch {s.buffer}[{s.offset!r}], {s.count}"
         case _:

@@ -9,14 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import BF16, F16, F32, I32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Pack, Param, Phase, ReduceLoop, Split, Store
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    HorizontalReduce,
+    Kernel,
+    Let,
+    Loop,
+    Pack,
+    Param,
+    Phase,
+    ReduceLoop,
+    Split,
+    Store,
+)
 from onnxfuse.ir.layout import PLAIN
-from onnxfuse.ir.products import AMX
-from onnxfuse.ir.scalar import Guard, Lanes, Load
-from onnxfuse.ir.tile import Tile
+from onnxfuse.ir.products import AMX, CODES, WIDENED_F16
+from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load
+from onnxfuse.ir.tile import Coding, Tile
 from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Case, check, expected, fed, kernel_of, packed
 from tests.kernels.tables import TABLES
@@ -100,6 +113,18 @@ def is_guarded(load: Load) -> bool:
     return bool(load.guards)
 
 
+def is_element(load: Load) -> bool:
+    return bool(load.index)
+
+
+def is_table(b: Buffer) -> bool:
+    return b.space == "pointers"
+
+
+def has_part(s: ReduceLoop) -> bool:
+    return s.part is not None
+
+
 def is_strided(load: Load) -> bool:
     return load.lanes is not None and load.lanes.kind == "strided"
 
@@ -151,7 +176,7 @@ FAULTS = {
         "verify", "not a multiple of 16"),
     "vectors of sums that are added up one by one": (
         "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
-        "verify", "its vectors say otherwise"),
+        "verify", "is serial, expected lane: the reduction contains a vector loop"),
     "a variable before its definition": (
         "chain_softmax_wide", only_first(tuple, last_first, lets_first), "verify", "has no value yet"),
     "rows that are packed behind their tile": (
@@ -160,32 +185,98 @@ FAULTS = {
         "half_14_8_32", only_first(Pack, lambda p: replace(p, at=p.at + 1)), "verify", "packed["),
     "lanes that lie apart, loaded as if side by side": (
         "max_halves_form_1", only_first(Load, lambda x: replace(x, lanes=Lanes("vector")), is_strided),
-        "verify", "are otherwise along"),
+        "verify", "does not allow"),
     "a load of which nobody says how": (
         "chain_softmax_wide", only_first(Load, lambda x: replace(x, lanes=None), lambda x: x.lanes is not None),
-        "verify", "not legalized"),
+        "verify", "are not set"),
     "lanes that are scattered over one line": (
-        "chain_softmax_wide", only_first(Store, lambda s: replace(s, scattered=True)), "verify", "unlike its lanes"),
+        "chain_softmax_wide", only_first(Store, lambda s: replace(s, scattered=True)),
+        "verify", "expected False by its offset"),
     "a vector loop that forgets what it carries": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, carries=0), lambda s: s.carries > 0),
-        "verify", "carries others"),
+        "verify", "carries of the loop"),
     "numbers that are stored together as codes": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, together=4)),
-        "verify", "stores no codes together"),
+        "verify", "is 4, expected 0"),
     "codes of which each vector is narrowed by itself": (
         "codes_plain", only_first(Loop, lambda s: replace(s, together=0), lambda s: s.together > 0),
-        "verify", "stores codes one by one"),
+        "verify", "is 0, expected more than 0"),
     "a sum of lanes that is merged as one number": (
         "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, carried=False), lambda s: s.carried),
-        "verify", "its loops say otherwise"),
+        "verify", "is False, expected True"),
     "a largest element whose place is forgotten": (
-        "ArgMax_last", only_first(Accumulate, lambda s: replace(s, merged=s.merged[:1])), "verify", "accumulators of"),
+        "ArgMax_last", only_first(Accumulate, lambda s: replace(s, merged=s.merged[:1])), "verify", "merged of"),
     "streams that nobody waits for": (
-        "Relu_float32", only_first(Phase, lambda p: replace(p, streams=True)), "verify", "nothing is streamed"),
+        "Relu_float32", only_first(Phase, lambda p: replace(p, streams=True)), "verify", "True, expected False"),
     "a matrix unit that nobody uses": (
-        "attention", only_first(Phase, lambda p: replace(p, matrix_unit=(AMX, 32))), "verify", "another matrix unit"),
+        "attention", only_first(Phase, lambda p: replace(p, matrix_unit=(AMX, 32))),
+        "verify", "matrix unit is amx for 32 rows, expected none"),
     "a store that all tasks make": (
         "Relu_float32", only_first(Store, lambda s: replace(s, offset=ZERO)), "verify", "two tasks store"),
+    # Element types
+    "a load of another type": (
+        "Relu_float32", only_first(Load, lambda x: replace(x, dtype=I64), is_element),
+        "verify", "a load from in0 is int64, expected float32"),
+    "a load of fewer bits": (
+        "Relu_float32", only_first(Load, lambda x: replace(x, dtype=F16), is_element),
+        "verify", "a load from in0 is float16, expected float32"),
+    "a buffer of integers": (
+        "attention", only_first(Buffer, lambda b: replace(b, dtype=I32), lambda b: b.name == "acc"),
+        "verify", "sums in acc is int32, expected float32"),
+    "a table of pointers to other rows": (
+        "attention", only_first(Buffer, lambda b: replace(b, dtype=BF16), is_table),
+        "verify", "is float32, expected bfloat16"),
+    "a reduction of integers": (
+        "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, dtype=I64)),
+        "verify", "is float32, expected int64"),
+    "a tile of 16-bit panels": (
+        "attention", only_first(Tile, lambda t: replace(t, core=replace(t.core, product=WIDENED_F16))),
+        "verify", "is float32, expected float16"),
+    "a tile of codes": (
+        "attention", only_first(Tile, lambda t: replace(t, core=replace(t.core, product=CODES[0]))),
+        "verify", "a tile of Pointers rows has the product codes_"),
+    "codes of another sign": (
+        "codes_plain", only_first(Coding, lambda c: replace(c, left=c.right, right=c.left)),
+        "verify", "the type of quantized rows is"),
+    "a function of too few operands": (
+        "chain_softmax_wide", only_first(Apply, lambda x: replace(x, args=x.args[:1]), lambda x: len(x.args) == 2),
+        "verify", "has 1 operands, expected 2"),
+    "a difference that is an integer": (
+        "chain_softmax_wide", only_first(Apply, lambda x: replace(x, dtype=I32), lambda x: x.fn == "sub"),
+        "verify", "sub of (float32, float32) gives int32"),
+    # Closed sets
+    "a register buffer of a task": (
+        "attention", only_first(Buffer, lambda b: replace(b, space="register"), lambda b: b.space == "local"),
+        "verify", "expected one of the tasks' spaces: local, pointers"),
+    "pointers in a buffer of numbers": (
+        "attention", only_first(Buffer, lambda b: replace(b, space="local"), is_table),
+        "verify", "expected a buffer of pointers"),
+    "a reduction of a scope that nobody knows": (
+        "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="foo")),
+        "verify", "ReduceLoop.scope is 'foo', expected one of serial, lane, warp, block"),
+    "a reduction by a monoid that nobody knows": (
+        "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, combine="foo")),
+        "verify", "ReduceLoop.combine is 'foo', expected one of sum"),
+    "lanes of a kind that nobody knows": (
+        "chain_softmax_wide", only_first(Lanes, lambda x: replace(x, kind="foo")), "verify", "Lanes.kind is 'foo'"),
+    # Reductions, names and slots
+    "a sum that is accumulated as a minimum": (
+        "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, combine="min")),
+        "verify", "is accumulated by min, expected"),
+    "lanes that are combined unlike their vectors": (
+        "softmax_rows", only_first(HorizontalReduce, lambda s: replace(s, combine="min")),
+        "verify", "HorizontalReduce of parts combines by min, expected"),
+    "a vector accumulator beside its place": (
+        "softmax_rows", only_first(ReduceLoop, lambda s: replace(s, part=(s.part[0], s.part[1] + 1)), has_part),
+        "verify", "an offset in parts is not a multiple of 16"),
+    "a buffer that is one lane too short for its 13 rows": (
+        "softmax_rows", only_first(Buffer, lambda b: replace(b, size=Index.of(207)), lambda b: b.name == "parts"),
+        "verify", "parts[192 to 207], which has 207"),
+    "an axis that shadows itself": (
+        "attention", only_first(Loop, lambda s: replace(s, body=(s,))), "verify", "shadows another one"),
+    "buffers on the stack that are said to be in scratch memory": (
+        "attention", only_first(Phase, lambda p: replace(p, slots=not p.slots), lambda p: p.locals),
+        "verify", "by the sizes of its local buffers"),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def enlarged(dtype: DType, *sides: int) -> Graph:
     made = []
     for side in sides:
         x = b.input(f"x{side}", 1, 6, side, side, dtype=dtype)
-        x = b.node("Add", x, b.constant(np.linspace(-1, 1, 6).reshape(6, 1, 1), dtype.numpy.type))
+        x = b.node("Add", x, b.constant(np.linspace(-1, 1, 6, dtype=dtype.numpy).reshape(6, 1, 1)))
         scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
         made.append(b.node("Resize", x, "", scales, mode="linear"))
     return b.graph(b.node("Concat", *made, axis=1))

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from onnxfuse.ir.dtype import BF16, I32, I64
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop, When
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop, Split, When
 from onnxfuse.ir.launch import CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.verify import verify
+from onnxfuse.schedule.passes.legalize import legalize
 from tests.craft.sources import ROOT
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.test_planted_faults import FAULTS as OF_TASKS
@@ -115,11 +117,12 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "a barrier in a divergent branch": (
         "softmax", only_first(tuple, some_threads, has_sync), BOTH, "branch that not all"),
     "a barrier of the grid that is not launched at a time": (
-        "softmax", only_first(Sync, lambda s: replace(s, scope="grid")), BOTH, "wait for each other"),
+        "softmax", only_first(Sync, lambda s: replace(s, scope="grid")), BOTH, "in a non-cooperative launch"),
     "no barrier between blocks": (
         "cooperative", dropped(Sync, 2), BOTH, "a thread reads parts["),
     "blocks that wait for each other and are not launched at a time": (
-        "cooperative", only_first(Launch, lambda x: replace(x, cooperative=False)), VERIFY, "wait for each other"),
+        "cooperative", only_first(Launch, lambda x: replace(x, cooperative=False)),
+        VERIFY, "a grid barrier in a non-cooperative launch"),
     "a reduction that part of a warp takes part in": (
         "softmax", only_first(ReduceLoop, lambda r: Loop(Axis("some", Index.of(20)), ZERO, Index.of(20), "lane", (r,))),
         BOTH, "branch that not all"),
@@ -132,7 +135,8 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "a wide access at an unaligned offset": (
         "layer_norm", only_first(Load, shifted, lambda x: x.source == "in0"), BOTH, "not aligned"),
     "wide accesses of rows of an odd length": (
-        "layer_norm", only_first(Loop, lambda s: replace(s, end=Index.of(3)), of_axis("va")), BOTH, "a wide access"),
+        "layer_norm", only_first(Loop, lambda s: replace(s, end=Index.of(3)), of_axis("va")),
+        BOTH, "expected from 0 to one of 1, 2, 4, 8"),
     "a copy between its places": (
         "pipelined", only_first(CopyAsync, lambda c: replace(c, to=c.to + 4)), BOTH, "not aligned"),
     "shared buffers that overlap": (
@@ -153,7 +157,38 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "more threads than a block has": (
         "softmax", only_first(Launch, lambda x: replace(x, block=Index.of(2048))), BOTH, "2048 threads"),
     "a register that is chosen while the kernel runs": (
-        "layer_norm", only_first(Loop, lambda s: replace(s, kind="serial"), of_axis("ka")), VERIFY, "which register"),
+        "layer_norm", only_first(Loop, lambda s: replace(s, kind="serial"), of_axis("ka")),
+        VERIFY, "register index of"),
+    "a shared buffer of integers": (
+        "softmax", only_first(Buffer, lambda b: replace(b, dtype=I32), named("parts")),
+        BOTH, "parts is float32, expected int32"),
+    "an accumulation unlike its reduction": (
+        "softmax", only_first(Accumulate, lambda s: replace(s, combine="min")), BOTH, "is accumulated by min, expected"),
+}  # fmt: skip
+
+# Values in no closed set, and types: what is planted, and what `verify` says. The interpreter takes them.
+MALFORMED: dict[str, tuple[str, Change, str]] = {
+    "a barrier of an unknown scope": (
+        "softmax", only_first(Sync, lambda s: replace(s, scope="foo")), "Sync.scope is 'foo', expected one of warp"),
+    "a reduction of an unknown scope": (
+        "softmax", only_first(ReduceLoop, lambda s: replace(s, scope="foo")), "ReduceLoop.scope is 'foo'"),
+    "a reduction by an unknown monoid": (
+        "softmax", only_first(ReduceLoop, lambda s: replace(s, combine="foo")), "ReduceLoop.combine is 'foo'"),
+    "a loop of an unknown kind": (
+        "softmax", only_first(Loop, lambda s: replace(s, kind="foo")), "Loop.kind is 'foo'"),
+    "pointers of a thread": (
+        "softmax", only_first(Buffer, lambda b: replace(b, space="pointers")), "expected one of the threads' spaces"),
+    "groups of copies that are not there": (
+        "pipelined", only_first(Wait, lambda w: replace(w, pending=-1)), "expected at least 0"),
+    "lanes that are no part of a warp": (
+        "softmax", only_first(Launch, lambda x: replace(x, lanes=24)), "groups of 24 lanes, expected one of 1, 2, 4"),
+    "a copy between types": (
+        "pipelined", only_first(Buffer, lambda b: replace(b, dtype=BF16), named("left")), "expected bfloat16"),
+    "a load of another type": (
+        "softmax", only_first(Load, lambda x: replace(x, dtype=I64), lambda x: bool(x.index)),
+        "is int64, expected float32"),
+    "an axis that shadows itself": (
+        "softmax", only_first(Loop, lambda s: replace(s, body=(s,))), "shadows another one"),
 }  # fmt: skip
 
 
@@ -188,7 +223,25 @@ def test_a_phase_of_tasks_has_no_threads() -> None:
     written = WRITTEN["softmax"]
     (phase,) = written.kernel.phases
     found = verify(replace(written.kernel, phases=(replace(phase, launch=None),)))
-    assert any("not launched as threads" in each for each in found)
+    assert any("expected one of the tasks' spaces" in each for each in found)
+    mine = tuple(replace(b, space="local") for b in phase.locals)
+    found = verify(replace(written.kernel, phases=(replace(phase, launch=None, locals=mine),)))
+    assert any("in a phase without a launch" in each for each in found)
+    split = Split(Axis("a", Index.of(4)), Axis("b", Index.of(5)), Index.of(4))
+    found = verify(replace(written.kernel, phases=(replace(phase, splits=(split,)),)))
+    assert found == ("phase 0: phase has both splits and a launch",)
+
+
+def test_a_grid_barrier_has_no_spelling_yet() -> None:
+    """A kernel may be written with one and interpreted, but not be rendered."""
+    assert verify(COOPERATIVE.kernel) == ()
+    assert verify(legalize(COOPERATIVE.kernel)) == ("phase 0: a grid barrier, which no renderer spells",)
+
+
+@pytest.mark.parametrize(("of", "change", "said"), MALFORMED.values(), ids=MALFORMED)
+def test_what_is_in_no_table_is_found(of: str, change: Change, said: str) -> None:
+    found = "; ".join(verify(in_phases(WRITTEN[of].kernel, change)))
+    assert said in found
 
 
 def test_the_page_says_who_finds_a_fault() -> None:
@@ -196,9 +249,9 @@ def test_the_page_says_who_finds_a_fault() -> None:
     said = {frozenset(VERIFY): "`verify`", frozenset(INTERPRETER): "interpreter", frozenset(BOTH): "both"}
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").partition("## Planted faults")[2]
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
-    assert len(lines) == 6
+    assert len(lines) == 8
     for _, of_tasks, by, of_threads, by_either in lines:
         if of_tasks in OF_TASKS:
             assert said[frozenset({OF_TASKS[of_tasks][2]})] == by
         assert said[frozenset(FAULTS[of_threads][2])] == by_either
-    assert sum(line[1] in OF_TASKS for line in lines) == 5
+    assert sum(line[1] in OF_TASKS for line in lines) == 7

@@ -63,12 +63,15 @@ def _number(names: list[str], name: str) -> int:
 
 def horizontal_reduce(s: HorizontalReduce, p: Places, lanes: int) -> None:
     """Horizontal reductions; lanes of the result after the last row are undefined."""
+    if s.lanes != lanes:
+        raise KernelFault(f"vectors of {lanes} lanes are reduced, expected {s.lanes}")
     rows = np.asarray(p.index(s.rows))
     if _most(rows, p.alive) > lanes:
         raise KernelFault(f"{s.target} has {lanes} lanes, for {_most(rows, p.alive)} rows")
-    row = np.arange(lanes)[:, None]
-    there = both(p.alive, row < rows)
-    got, _ = p.memory[s.source].read(np.arange(lanes)[:, None, None] + row * lanes, there, p.tasks)
+    row, lane = np.arange(lanes)[:, None], np.arange(lanes)[:, None, None]
+    at = lane + row * lanes
+    there = both(p.alive, at < p.index(s.read))
+    got, _ = p.memory[s.source].read(at, there, p.tasks)
     merge = MONOIDS[s.combine].numpy
     assert merge is not None, "only plain monoids go across lanes"
     p.memory[s.target].write(row, merge(got, axis=0), p.alive, p.tasks, row < rows)

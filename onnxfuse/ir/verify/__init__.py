@@ -9,9 +9,11 @@ import numpy as np
 
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify.accesses import access_faults
+from onnxfuse.ir.verify.closed import unknown
 from onnxfuse.ir.verify.launches import launch_faults
 from onnxfuse.ir.verify.legal import illegal
 from onnxfuse.ir.verify.order import disorder
+from onnxfuse.ir.verify.types import type_faults
 
 
 def verify(kernel: Kernel) -> tuple[str, ...]:
@@ -22,9 +24,9 @@ def verify(kernel: Kernel) -> tuple[str, ...]:
 
 @lru_cache(256)
 def _verified(kernel: Kernel) -> tuple[str, ...]:
-    found = dict.fromkeys(disorder(kernel))
-    for check in (access_faults, illegal, launch_faults):
-        if not found:
-            with np.errstate(all="ignore"):
-                found |= dict.fromkeys(check(kernel))
-    return tuple(found)
+    """The findings of the first check that has any: each may rely on what the ones before it have found to hold."""
+    with np.errstate(all="ignore"):
+        for check in (unknown, disorder, type_faults, access_faults, illegal, launch_faults):
+            if found := dict.fromkeys(check(kernel)):
+                return tuple(found)
+    return ()

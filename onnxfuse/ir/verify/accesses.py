@@ -38,6 +38,7 @@ from onnxfuse.ir.kernel import (
     Store,
     Threaded,
     When,
+    statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.products import PAIR, QUAD
@@ -68,6 +69,7 @@ class _Check:
         self.shared = {p.name for p in kernel.outputs} | {b.name for b in kernel.scratch}
         self.stored: Accesses = {}  # in the current phase, to buffers shared by tasks
         self.read: Accesses = {}
+        self.across: dict[str, HorizontalReduce] = {}  # by the buffer of vector accumulators
         self.where = ""
         self.depth = 0
         self.vector: Axis | None = None
@@ -120,6 +122,7 @@ class _Check:
             self.depth += 1
         for b in phase.locals:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
+        self.across = {s.source: s for s in statements(phase.body) if isinstance(s, HorizontalReduce)}
         self.body(phase.body, p)
         if phase.launch is None:
             self.meetings()
@@ -220,7 +223,10 @@ class _Check:
             case ReduceLoop():
                 self.body(s.body, p)
                 if s.part is not None:
-                    self.stores(s.part[0], p.index(s.part[1]), 1, p.alive)
+                    name, lanes = s.part[0], self.across[s.part[0]].lanes
+                    at = p.index(s.part[1])
+                    self.stores(name, at, lanes, p.alive)
+                    self.multiple(name, at, lanes, p.alive)
             case Let() | Accumulate():
                 for v in (s.value,) if isinstance(s, Let) else s.values:
                     self.value(v, p)
@@ -284,8 +290,11 @@ class _Check:
             case Pack():
                 self.pack(s, p)
             case HorizontalReduce():
-                self.reads(s.source, 0, p.index(s.rows), p.alive)
-                self.stores(s.target, 0, p.index(s.rows), p.alive)
+                rows = p.index(s.rows)
+                if (np.broadcast_to(rows, (SAMPLES,)) > s.lanes)[p.alive if p.alive is not None else ...].any():
+                    self.found.append(f"{self.where}: {s.target} has {s.lanes} lanes, for more rows")
+                self.reads(s.source, 0, p.index(s.read), p.alive)
+                self.stores(s.target, 0, s.lanes, p.alive)
             case Prefetch():
                 pass
             case _:

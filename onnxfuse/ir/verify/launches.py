@@ -60,6 +60,7 @@ DIVIDED = {
 }  # uniformity of the loop variables of distributed loops
 EXTENTS = (17, 40, 129)  # values of symbols for the interpreted samples
 WIDE = (1, 2, 4, 8)  # elements of one access
+_WIDTHS = ", ".join(map(str, WIDE))
 
 
 def launch_faults(kernel: Kernel) -> list[str]:
@@ -78,10 +79,9 @@ def _alone(phase: Phase) -> Iterator[str]:
     """Statements and buffers that a phase without a launch may not have."""
     for s in statements(phase.body):
         if isinstance(s, Threaded) or (isinstance(s, Loop) and s.kind in DIVIDED):
-            yield f"{_name(s)} in a phase that is not launched as threads"
+            yield f"{_name(s)} in a phase without a launch"
         if isinstance(s, ReduceLoop) and s.scope in SCOPES:
-            yield f"a reduction of a {s.scope} in a phase that is not launched as threads"
-    yield from (f"{b.name} is in the space {b.space}, of threads" for b in phase.locals if b.space == "shared")
+            yield f"a reduction of scope {s.scope} in a phase without a launch"
 
 
 def _library(kernel: Kernel, phase: Phase) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _buffers(phase: Phase) -> Iterator[str]:
         if b.space != "shared":
             continue
         if b.size.constant is None or b.at is None:
-            yield f"the shared buffer {b.name} has no place of its own"
+            yield f"the shared buffer {b.name} has no constant size or no offset in shared memory"
         elif b.at % ALIGNED:
             yield f"the shared buffer {b.name} does not begin at a multiple of {ALIGNED} bytes"
         else:
@@ -152,16 +152,16 @@ class _Levels:
         """Check the limits of launches."""
         grid, block = self.launch.grid.constant, self.launch.block.constant
         if phase.splits:
-            self.say("it is divided into tasks and into threads")
+            self.say("phase has both splits and a launch")
         if block is None or not 0 < block <= MOST_THREADS or block % self.launch.lanes:
-            self.say(f"a block has {self.launch.block!r} threads, in warps of {self.launch.lanes}")
+            self.say(f"block size is {self.launch.block!r} threads, expected whole warps of {self.launch.lanes}")
         if grid is not None and not 0 < grid <= MOST_BLOCKS:
-            self.say(f"a grid has {grid} blocks")
+            self.say(f"grid size is {grid} blocks, expected 1 to {MOST_BLOCKS}")
         for s in statements(phase.body):
             if isinstance(s, Call):
-                self.say(f"a {type(s).__name__} is the CPU's")
+                self.say(f"a {type(s).__name__} in a GPU phase")
             if isinstance(s, Sync) and s.scope == "grid" and not self.launch.cooperative:
-                self.say("blocks wait for each other, which the launch does not have run at a time")
+                self.say("a grid barrier in a non-cooperative launch")
             if isinstance(s, Mma):
                 self.found += misfits(s.core)
                 self.found += self.fragments(s)
@@ -169,10 +169,11 @@ class _Levels:
     def fragments(self, s: Mma) -> Iterator[str]:
         """Check that fragments are in fragment buffers of their types."""
         if s.core.lanes != self.launch.lanes:
-            yield f"{s.core!r} is of {s.core.lanes} lanes, and a warp has {self.launch.lanes}"
+            yield f"{s.core!r} has {s.core.lanes} lanes, expected {self.launch.lanes} as a warp"
         for name, f in ((s.left, s.core.left), (s.right, s.core.right), (s.sums, s.core.sums)):
             if self.spaces.get(name) != "fragment" or self.types[name] != f.dtype:
-                yield f"{name} is no fragment of {f.dtype}, as {s.core!r} takes them"
+                found = f"{self.types[name]} in the space {self.spaces.get(name)!r}"
+                yield f"operand {name} of {s.core!r} is {found}, expected {f.dtype} in the space 'fragment'"
 
     # Levels -----------------------------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class _Levels:
                 if s.scope in SCOPES:
                     self.whole(f"a reduction of a {s.scope}", s.scope, level)
                     if MONOIDS[s.combine].numpy is None:
-                        self.say(f"{s.combine} depends on the order of threads")
+                        self.say(f"{s.combine} across threads depends on their order")
                 self.body(s.body, level)
             case Sync():
                 self.whole("a barrier", s.scope, level)
@@ -219,7 +220,7 @@ class _Levels:
     def whole(self, what: str, scope: str, level: int) -> None:
         """Find a cooperative statement in control flow that is not uniform over its group."""
         if level > SCOPES[scope]:
-            self.say(f"{what} stands in a branch that not all threads of a {scope} take")
+            self.say(f"{what} is in a branch that not all threads of a {scope} take")
 
     def loop(self, s: Loop, level: int) -> None:
         """A loop; a distributed one diverges between those that it is distributed over."""
@@ -230,11 +231,11 @@ class _Levels:
             count = s.end.constant
             self.vector = s.axis
             if s.begin.constant != 0 or count not in WIDE:
-                self.say(f"a vector of {s.end - s.begin!r} elements is not a wide access")
+                self.say(f"a vector loop from {s.begin!r} to {s.end!r}, expected from 0 to one of {_WIDTHS}")
         if s.kind in ("unroll", "vector"):
             self.unrolled.add(s.axis.name)
             if s.begin.constant is None or s.end.constant is None:
-                self.say(f"a loop over {s.axis!r} of unknown length is unrolled")
+                self.say(f"the loop over {s.axis!r} is {s.kind}, expected constant bounds")
         self.body(s.body, max(level, own))
         self.vector = outer
 
@@ -247,7 +248,7 @@ class _Levels:
         if isinstance(s, Store):
             self.access(s.buffer, s.offset)
             if s.stream or s.behind:
-                self.say(f"a store into {s.buffer} is the CPU's")
+                self.say(f"a non-temporal or interleaved store into {s.buffer} in a GPU phase")
         for f in fields(s):
             if f.name != "body":
                 for load in elements_read(getattr(s, f.name)):
@@ -257,7 +258,7 @@ class _Levels:
         """An element of a buffer."""
         if self.spaces.get(name) in ("register", "fragment"):
             if not {a.name for a in axes_of(offset)} <= self.unrolled:
-                self.say(f"which register {name}[{offset!r}] is, is not known")
+                self.say(f"register index of {name}[{offset!r}] is not a compile-time constant")
         elif self.vector is not None and coefficient(offset, self.vector) == Index.of(1):
             width = self.vector.extent.constant
             if width in WIDE:
@@ -273,9 +274,9 @@ class _Levels:
     def copy(self, s: CopyAsync) -> None:
         """An asynchronous copy."""
         if s.count * self.types[s.target].bytes not in (4, 8, 16) or self.types[s.target] != self.types[s.source]:
-            self.say(f"a copy of {s.count} elements of {s.source} is none of 4, 8 or 16 bytes")
+            self.say(f"a copy of {s.count} elements of {s.source} is not of 4, 8 or 16 bytes of one type")
         if self.spaces.get(s.target) != "shared" or s.source in self.private:
-            self.say(f"an asynchronous copy goes from {s.source} to {s.target}")
+            self.say(f"an asynchronous copy goes from {s.source} to {s.target}, expected from global to shared memory")
         for name, at in ((s.target, s.to), (s.source, s.at)):
             self.aligned(name, at, s.count)
 

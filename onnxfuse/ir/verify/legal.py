@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    ReduceLoop,
+    Stmt,
+    Store,
+    When,
+    in_slots,
+    statements,
+)
 from onnxfuse.ir.lanes import NEAR, cutting, masked, matrix_load, piecewise, stores_codes
+from onnxfuse.ir.launch import Sync
+from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
 COMPARED = ("less", "greater_equal")  # functions that compare a `boundary` with 0
+_ACCUMULATORS = {True: "the reduction has vector accumulators", False: "the reduction has no vector accumulators here"}
 
 
 def illegal(kernel: Kernel) -> Iterator[str]:
@@ -25,15 +41,26 @@ def illegal(kernel: Kernel) -> Iterator[str]:
 
 
 def _of_phase(phase: Phase, *, legal: bool) -> Iterator[str]:
-    """Annotations of a phase: its matrix unit, and whether it streams."""
+    """Annotations of a phase: its matrix unit, streams and slots; and what no renderer spells."""
     cores = [s.core for s in statements(phase.body) if isinstance(s, Tile)]
     units = {(core.product.unit, core.most) for core in cores if core.product.unit is not None}
     said = {phase.matrix_unit} if phase.matrix_unit is not None else set()
     if said != units and (legal or said):
-        yield "tiles need another matrix unit than is set up"
+        yield f"matrix unit is {_units(said)}, expected {_units(units)} as its tiles"
     streams = any(isinstance(s, Store) and s.stream for s in statements(phase.body))
     if phase.streams != streams and (legal or phase.streams):
-        yield "streaming stores are not followed by a fence" if streams else "nothing is streamed that is waited for"
+        yield f"streams is {phase.streams}, expected {streams}: {'a' if streams else 'no'} store is non-temporal"
+
+    slots = in_slots(phase)
+    if phase.slots != slots and (legal or phase.slots):
+        yield f"slots is {phase.slots}, expected {slots} by the sizes of its local buffers"
+    if legal and any(isinstance(s, Sync) and s.scope == "grid" for s in statements(phase.body)):
+        yield "a grid barrier, which no renderer spells"
+
+
+def _units(units: Set[tuple[Unit, int] | None]) -> str:
+    """Matrix units in words."""
+    return " and ".join(f"{unit[0].name} for {unit[1]} rows" for unit in units if unit is not None) or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +78,14 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
         match s:
             case Loop():
                 if s.carries and s.kind != "vector":
-                    yield f"the loop over {s.axis!r} carries vectors and has none"
+                    yield f"carries of the loop over {s.axis!r} is {s.carries}, expected 0: it is {s.kind}, not vector"
                 codes = s.kind == "serial" and place.loop is not None and stores_codes(s, place.loop)
                 if bool(s.together) != codes and (place.legal or s.together):
-                    yield f"the loop over {s.axis!r} stores {'codes one by one' if codes else 'no codes together'}"
+                    expected = "more than 0: it only stores 8-bit integers" if codes else "0"
+                    yield f"together of the loop over {s.axis!r} is {s.together}, expected {expected}"
                 matrices = matrix_load(s, place.buffers)
                 if s.matrices != matrices and (place.legal or s.matrices is not None):
-                    yield f"the loop over {s.axis!r} loads {'no such' if s.matrices is not None else ''} matrices"
+                    yield f"matrices of the loop over {s.axis!r} is {s.matrices}, expected {matrices}"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
             case ReduceLoop():
                 mine = tuple((t, s.accumulators) for t in s.targets) if s.scope == "lane" else ()
@@ -80,11 +108,13 @@ def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
         yield from _value(value, place)
     vectors = dict(place.carried).get(s.targets[0], 0) if place.loop is not None else 0
     if (place.legal or s.carried) and s.carried != bool(vectors):
-        yield f"{s.targets[0]} is {'not ' if vectors else ''}carried, and its loops say otherwise"
+        yield f"carried of {s.targets[0]} is {s.carried}, expected {bool(vectors)}: {_ACCUMULATORS[bool(vectors)]}"
     if s.carried and place.loop is not None and place.loop.carries != vectors:
-        yield f"{s.targets[0]} has {vectors} vectors, of which the loop over {place.loop.axis!r} carries others"
-    if len(s.merged) != (len(s.targets) if len(s.targets) > 1 else 0) and (place.legal or s.merged):
-        yield f"the accumulators of {', '.join(s.targets)} are not legalized"
+        loop = place.loop
+        yield f"carries of the loop over {loop.axis!r} is {loop.carries}, expected {vectors} for {s.targets[0]}"
+    merged = len(s.targets) if len(s.targets) > 1 else 0
+    if len(s.merged) != merged and (place.legal or s.merged):
+        yield f"merged of {', '.join(s.targets)} has {len(s.merged)} values, expected {merged}"
 
 
 def _store(s: Store, place: _Place) -> Iterator[str]:
@@ -94,7 +124,7 @@ def _store(s: Store, place: _Place) -> Iterator[str]:
     loop = place.loop
     apart = loop is not None and not s.behind and coefficient(s.offset, loop.axis) != ONE
     if s.scattered != apart and (place.legal or s.scattered):
-        yield f"the store into {s.buffer} is {'' if s.scattered else 'not '}marked as scattered, unlike its lanes"
+        yield f"scattered of the store into {s.buffer} is {s.scattered}, expected {apart} by its offset"
 
 
 def _value(x: Scalar, place: _Place) -> Iterator[str]:
@@ -104,11 +134,11 @@ def _value(x: Scalar, place: _Place) -> Iterator[str]:
         if isinstance(n, FromIndex) or (isinstance(n, Load) and n.index):
             if n.lanes is None:
                 if place.legal and place.loop is not None:
-                    yield f"the lanes of {n!r} are not legalized"
+                    yield f"lanes of {n!r} are not set"
             elif place.loop is None:
-                yield f"{n!r} is in no vector loop"
+                yield f"lanes of {n!r} are set, expected none: it is in no vector loop"
             elif not (_fits(n, n.lanes, place.loop) or (n.lanes.kind == "boundary" and id(n) in boundaries)):
-                yield f"the lanes of {n!r} are otherwise along {place.loop.axis!r}"
+                yield f"lanes are {n.lanes!r}, which the index of {n!r} along {place.loop.axis!r} does not allow"
 
 
 def _is_boundary(x: Apply, place: _Place) -> bool:

@@ -1,15 +1,16 @@
-"""Verification of definition before use: names, buffers, and the kinds and scopes of statements."""
+"""Verification of definition before use: names, buffers, and the scopes and monoids of reductions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import fields
-from typing import assert_never, get_args
+from typing import assert_never
 
 from onnxfuse.ir.compose import indices_of, sources, walk
 from onnxfuse.ir.index import Index, axes_of, symbols_of
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
@@ -17,12 +18,11 @@ from onnxfuse.ir.kernel import (
     Kernel,
     Let,
     Loop,
-    LoopKind,
     Pack,
+    Phase,
     Prefetch,
     ReduceLoop,
     RowPointer,
-    Space,
     Stmt,
     Store,
     When,
@@ -48,20 +48,16 @@ def _shared(kernel: Kernel) -> list[str]:
 
 
 def _kinds(kernel: Kernel) -> Iterator[str]:
-    """Duplicate names of buffers, invalid kinds, and stores into inputs."""
+    """Duplicate names of buffers, scopes and monoids of reductions that do not fit, and stores into inputs."""
     shared = _shared(kernel)
     inputs = {p.name for p in kernel.inputs}
     for phase in kernel.phases:
         names = Counter((*shared, *(b.name for b in phase.locals)))
         yield from (f"there are {n} buffers {name}" for name, n in names.items() if n > 1)
-        for b in (*kernel.scratch, *phase.locals):
-            if b.space not in get_args(Space) or (b.space == "global") != (b in kernel.scratch):
-                yield f"{b.name} is in the space {b.space}"
         if phase.launch is None:
             yield from _lanes(phase.body, vector=False)
+        yield from _across(phase)
         for s in statements(phase.body):
-            if isinstance(s, Loop) and s.kind not in get_args(LoopKind):
-                yield f"unknown loop kind {s.kind}"
             yield from (f"{name} is an input, and stored into" for name in _stored(s) if name in inputs)
 
 
@@ -71,9 +67,29 @@ def _lanes(body: tuple[Stmt, ...], *, vector: bool) -> Iterator[str]:
         if isinstance(s, ReduceLoop):
             carried = not vector and any(isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body))
             if carried != (s.scope == "lane"):
-                yield f"the reduction of {', '.join(s.targets)} is {s.scope}, and its vectors say otherwise"
+                expected, loop = ("lane", "contains a vector") if carried else ("serial", "contains no vector")
+                expected, loop = ("serial", "is in a vector") if vector else (expected, loop)
+                which = f"reduction of {', '.join(s.targets)}"
+                yield f"scope of the {which} is {s.scope}, expected {expected}: the reduction {loop} loop"
         if isinstance(s, (Loop, ReduceLoop, When)):
             yield from _lanes(s.body, vector=vector or (isinstance(s, Loop) and s.kind == "vector"))
+
+
+def _across(phase: Phase) -> Iterator[str]:
+    """Vector accumulators in memory that are not reduced across their lanes, or by another monoid."""
+    stored: dict[str, str] = {}  # monoids of the vector accumulators in each buffer
+    reduced: set[str] = set()
+    for s in statements(phase.body):
+        if isinstance(s, ReduceLoop) and s.part is not None:
+            stored[s.part[0]] = s.combine
+        elif isinstance(s, HorizontalReduce):
+            reduced.add(s.source)
+            if stored.get(s.source) != s.combine:
+                expected = f"{stored[s.source]} as its ReduceLoop" if s.source in stored else "a ReduceLoop before it"
+                yield f"HorizontalReduce of {s.source} combines by {s.combine}, expected {expected}"
+    yield from (
+        f"vector accumulators in {buffer} have no HorizontalReduce" for buffer in stored if buffer not in reduced
+    )
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
@@ -102,8 +118,9 @@ class _Scope:
 
     def __init__(self, axes: set[str], symbols: frozenset[str], buffers: frozenset[str]) -> None:
         self.axes, self.symbols, self.buffers = axes, symbols, buffers
+        self.binds: frozenset[Bind] = frozenset()
         self.variables: set[str] = set()
-        self.folds: set[str] = set()
+        self.reductions: dict[str, str] = {}  # accumulators, and the monoids of their reductions
         self.found: dict[str, None] = {}
 
     def inner(self, *axes: str) -> _Scope:
@@ -111,6 +128,13 @@ class _Scope:
         made = copy(self)
         made.axes, made.variables = self.axes | {*axes}, set(self.variables)
         return made
+
+    def declare(self, s: Loop | Bind) -> None:
+        """Check that the name of an axis is not in scope, but for an equal Bind."""
+        if s.axis.name in self.axes and s not in self.binds:
+            self.found[f"the axis {s.axis.name} shadows another one of this name"] = None
+        if isinstance(s, Bind):
+            self.binds |= {s}
 
     def among(self, variables: tuple[str, ...]) -> _Scope:
         """A scope with more variables."""
@@ -122,6 +146,11 @@ class _Scope:
         """Check the names in an index."""
         missing = {a.name for a in axes_of(e)} - self.axes | {s.name for s in symbols_of(e)} - self.symbols
         self.found.update((f"{name} has no value yet in {e!r}", None) for name in sorted(missing))
+        self.memory(looked_up(e))
+
+    def memory(self, names: Iterable[str]) -> None:
+        """Check the names of buffers."""
+        self.found.update((f"there is no buffer {name}", None) for name in names if name not in self.buffers)
 
     def scalar(self, x: Scalar) -> None:
         """Check the names in a value."""
@@ -170,26 +199,40 @@ def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
                 here.among(s.targets).parts(s.merged)
             elif f.name != "body":
                 here.parts(getattr(s, f.name))
-        scope.found.update((f"there is no buffer {name}", None) for name in _stored(s) if name not in scope.buffers)
+        scope.memory((s.buffer,) if isinstance(s, Prefetch) else _stored(s))
         match s:
             case Bind():
+                scope.declare(s)
                 scope.axes.add(s.axis.name)
             case Let():
                 scope.variables.add(s.name)
             case Loop():
+                scope.declare(s)
                 _named(s.body, scope.inner(s.axis.name))
             case When():
                 _named(s.body, scope.inner())
             case ReduceLoop():
-                scope.folds |= {*s.targets}
+                outer = scope.reductions
+                scope.reductions = outer | dict.fromkeys(s.targets, s.combine)
                 _named(s.body, scope)
-                scope.folds -= {*s.targets}
+                scope.reductions = outer
                 scope.variables |= {*s.targets}
             case Accumulate():
-                missing = [t for t in s.targets if t not in scope.folds]
-                scope.found.update((f"{t} is accumulated into outside of its fold", None) for t in missing)
+                _accumulated(s, scope)
             case _:
                 pass
+
+
+def _accumulated(s: Accumulate, scope: _Scope) -> None:
+    """Check that an accumulation is in its reduction, and combines as that does."""
+    for t in s.targets:
+        combine = scope.reductions.get(t)
+        if combine is None:
+            scope.found[f"{t} is accumulated into outside its reduction loop"] = None
+        elif combine != s.combine:
+            scope.found[f"{t} is accumulated by {s.combine}, expected {combine} as its ReduceLoop"] = None
+    if len(s.values) != len(s.targets):
+        scope.found[f"{len(s.values)} values are accumulated into {', '.join(s.targets)}"] = None
 
 
 def _read(s: Stmt) -> Iterator[str]:

@@ -33,9 +33,9 @@ def share_lane_reductions(
     rows = (replace(loop, body=(*before[:-1], carried)),)
     buffers = (Buffer(PARTS, F32, Index.of(tile_rows * lanes), "local"),)
     if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
-        return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin)), buffers
+        return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin, lanes)), buffers
     read = Let(fold.targets[0], Load(SUMS, (at,), F32))
-    across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin)
+    across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin, lanes)
     finish = replace(loop, body=(read, store))
     return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tile_rows, lanes)), "local"))
 

@@ -60,9 +60,9 @@ class ProductByThreads(ProductBlock):
         return loop(
             thread, "thread",
             loop(k, "serial",
-                 loop(i, "unroll", wide(v, Store("my_left", mine + v, at(LEFT, row + v)))),
+                 loop(i, "unroll", wide(v, Store("my_left", mine + v, at(LEFT, row + v, t.dtype)))),
                  loop(u, "unroll",
-                      loop(j, "unroll", wide(v, Store("my_right", beside, at(RIGHT, column)))),
+                      loop(j, "unroll", wide(v, Store("my_right", beside, at(RIGHT, column, t.dtype)))),
                       loop(i, "unroll", loop(j, "unroll", loop(v, "unroll", more))))),
         )  # fmt: skip
 

@@ -11,7 +11,20 @@ from dataclasses import dataclass, field, replace
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import WIDEST, coefficient
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    ReduceLoop,
+    Stmt,
+    Store,
+    When,
+    in_slots,
+    statements,
+)
 from onnxfuse.ir.lanes import TOGETHER, matrix_load, stores_codes
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
@@ -19,9 +32,6 @@ from onnxfuse.ir.scalar import Apply, Load, Scalar
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.passes.legal_scalars import LegalScalars
 from onnxfuse.target import Target
-
-STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
-ELEMENT = 8  # bytes of the widest element
 
 
 def legalize(kernel: Kernel, target: Target | None = None) -> Kernel:
@@ -35,15 +45,7 @@ def _phase(phase: Phase, shared: Mapping[str, DType]) -> Phase:
     of_threads = {b.name: b for b in phase.locals} if phase.launch is not None else {}
     body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}, of_threads).body(phase.body)
     streams = any(isinstance(s, Store) and s.stream for s in statements(body))
-    return replace(phase, slots=_in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
-
-
-def _in_slots(phase: Phase) -> bool:
-    """Whether a phase's local buffers are too large for the stack, or of unknown size."""
-    if phase.launch is not None:
-        return False
-    sizes = [b.size.constant for b in phase.locals]
-    return any(s is None for s in sizes) or sum((s or 0) * ELEMENT for s in sizes) > STACK_BYTES
+    return replace(phase, slots=in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
 
 
 def _unit(phase: Phase) -> tuple[Unit, int] | None:

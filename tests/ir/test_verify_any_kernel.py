@@ -1,0 +1,29 @@
+"""`verify` finds faults in malformed kernels, and never raises: whatever is changed in a kernel, it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify import verify
+from tests.ir.test_kernel_text import changes, sample
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Kernel]:
+    return sample()
+
+
+def test_any_field_of_any_kernel(kernels: dict[str, Kernel]) -> None:
+    """Each field of each class in each kernel of the sample, of tasks and of threads, changed alone."""
+    changed = [(f"{name}: {path}", made) for name, k in kernels.items() for path, made in changes(k, set())]
+    found = {what: verify(made) for what, made in changed}
+    assert len(found) > 500
+    always = ("Buffer.space", "Loop.kind", "ReduceLoop.scope", "ReduceLoop.combine", "Accumulate.combine", "Sync.scope")
+    silent = [what for what, faults in found.items() if not faults and what.partition(": ")[2] in always]
+    assert silent == []
+    assert sum(map(bool, found.values())) > len(found) / 3
+
+
+def test_nothing_is_found_before(kernels: dict[str, Kernel]) -> None:
+    assert {name: found for name, k in kernels.items() if (found := verify(k))} == {}
