@@ -88,6 +88,9 @@ def _library(kernel: Kernel, phase: Phase) -> Iterator[str]:
     """Operands of a call of a library that are no buffers of its type, or reach beyond them."""
     if phase.library is None:
         return
+    if len(phase.library.pitches) != len(("left", "right", "residual", "result")):
+        yield f"{len(phase.library.pitches)} pitches of a call of cuBLASLt, expected 4"
+        return
     sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
     sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
     for name, rows, columns, pitch in phase.library.operands:
