@@ -114,7 +114,7 @@ def build_library(
 
     Each source has the flags of its target; the glue has none, since it runs on any machine to detect its features.
     `out` is replaced atomically. `links` are linker flags after the objects. `sanitize` builds for AddressSanitizer and
-    UBSan, to be loaded with `sanitizer_env`. `progress` is called with the number of compiled sources and their total.
+    UBSan. `progress` is called with the number of compiled sources and their total.
 
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """

@@ -138,17 +138,6 @@ def _compiles_for(command: tuple[str, ...], target: str) -> bool:
     return said.out.split("-")[0].strip() == target
 
 
-def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
-    """The environment in which an unsanitized program (Python) can load a library built with `sanitize`."""
-    if toolchain.family != "gcc":
-        raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
-    found = [
-        process.run((*toolchain.command, f"-print-file-name={name}"), stage="build").out.strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    return {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-
-
 def compile_flags(toolchain: Toolchain, flags: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
     """All compiler flags that affect the code; `flags` are those of the target (none: the baseline)."""
     optimization = _SANITIZED if sanitize else _FAST

@@ -102,9 +102,10 @@ _ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered elem
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
+    "cheap": "Relu BatchNormalization ImageScaler Affine BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift EyeLike",
     VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
     "moderate": "Div Reciprocal Sqrt Mod Floor Ceil Round LeakyRelu HardSigmoid PRelu ThresholdedRelu Shrink Sign",
-    "exponential": "Exp Sigmoid Tanh Swish QuickGelu",
+    "exponential": "Exp Sigmoid Tanh ScaledTanh Swish QuickGelu",
     "error function": "Erf Gelu BiasGelu FastGelu HardSwish",
     "function": "Log Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Softsign Elu Selu Celu",
     "power": "Softplus Mish",
@@ -241,6 +242,11 @@ def _with_rows(image: Tensor) -> float:
     return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
 
 
+def _embedded(call: Call) -> Work:
+    """The same of rows that are made: sums of rows of tables."""
+    return Work("normalization", _with_rows(call.outputs[0]))
+
+
 def _cumulated(call: Call) -> Work:
     """Something for each element, and for each run of those behind the axis, which go at once."""
     image, axes = call.inputs[0], call.input(1)
@@ -298,6 +304,7 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_rows("normalization"), "InstanceNormalization GroupNormalization MeanVarianceNormalization"),
         *_each(_rows("normalization"), "LpNormalization LRN"),
         *_each(_rows("skipping normalization"), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+        ("EmbedLayerNormalization", _embedded),
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
         ("Pow", _power),
         *_each(_resize, "Resize Upsample"),

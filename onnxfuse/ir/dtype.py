@@ -69,8 +69,3 @@ DTYPES: dict[int, DType] = {t.onnx: t for t in (F32, U8, I8, U16, I16, I32, I64,
 def dtype_of(number: int) -> DType | None:
     """The row of an ONNX element type number, None for types without kernels (strings, 4-bit, fp8)."""
     return DTYPES.get(number)
-
-
-def dtype_of_numpy(dtype: np.dtype[Any]) -> DType | None:
-    """The row of a NumPy type."""
-    return next((t for t in DTYPES.values() if t.name == dtype.name), None)

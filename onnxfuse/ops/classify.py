@@ -61,7 +61,7 @@ class NodeFacts:
     """A node that has definitions. `edges` has one type per input, None where no element of it is read.
 
     `kind` is contraction, reduction, elementwise or movement. `flops` counts scalar functions (casts are free) and the
-    steps of reductions; `bytes_in` counts each element that may be touched once.
+    steps of reductions.
     """
 
     definitions: tuple[Definition, ...]
@@ -69,8 +69,6 @@ class NodeFacts:
     type: MapType
     kind: str
     flops: Index
-    bytes_in: Index
-    bytes_out: Index
     contraction: Contraction | None
 
 
@@ -109,8 +107,6 @@ def node_facts(graph: Graph, node: Node, definitions: tuple[Definition, ...]) ->
         max(live or [t for t in edges if t is not None], default=MapType.ONE_TO_ONE),
         _kind(definitions, bool(found)),
         sum((product(d.shape) * operations(d.value) for d in definitions), ZERO),
-        sum((_touched(graph, source, read) for source, read in maps.items()), ZERO),
-        sum((product(d.shape) * d.value.dtype.bytes for d in definitions if d.name in node.outputs), ZERO),
         found[0] if found else None,
     )
 
@@ -321,14 +317,3 @@ def _shapes(graph: Graph, sources: Iterable[str]) -> dict[str, Shape]:
         assert known is not None, f"classify: a definition reads {source}, whose type is not known"
         found[source] = known.shape
     return found
-
-
-def _touched(graph: Graph, source: str, maps: Iterable[ReadMap]) -> Index:
-    """Bytes of a source that its maps may touch: one element per value of the axes they mention, at most the whole."""
-    known = graph.types[source]
-    assert known is not None, source
-    whole, total, gathers = product(known.shape), ZERO, False
-    for read in maps:
-        total = total + product([a.extent for a in sorted(_mentioned(read), key=lambda a: a.name)])
-        gathers = gathers or _gathers(read)
-    return (total if gathers or nonnegative(whole - total) else whole) * known.dtype.bytes

@@ -66,7 +66,7 @@ def _power(view: View, x: Scalar) -> Scalar:
     return square(x) if p == 2 else apply("abs", x) if p == 1 else apply("pow", apply("abs", x), const(p, x.dtype))
 
 
-def _root(view: View, value: Scalar, spots: object) -> Scalar:
+def _root(view: View, value: Scalar) -> Scalar:
     """The p-th root."""
     p = view.attr("p", 2)
     return apply("sqrt", value) if p == 2 else value if p == 1 else apply("pow", value, const(1 / p, value.dtype))
@@ -85,8 +85,8 @@ def _average(view: View, value: Scalar, spots: Sequence[Spot]) -> Scalar:
 ROWS: tuple[Row, ...] = (
     pool_row("MaxPool", "max", _plain, lambda view, v, spots: v, images="pool"),
     pool_row("AveragePool", "sum", _plain, _average, images="pool"),
-    pool_row("LpPool", "sum", _power, _root),
+    pool_row("LpPool", "sum", _power, lambda view, v, spots: _root(view, v)),
     global_pool_row("GlobalMaxPool", "max", _plain, lambda view, v, n: v, images="pool"),
     global_pool_row("GlobalAveragePool", "sum", _plain, lambda view, v, n: mean_of(v, n), images="pool"),
-    global_pool_row("GlobalLpPool", "sum", _power, _root),
+    global_pool_row("GlobalLpPool", "sum", _power, lambda view, v, n: _root(view, v)),
 )

@@ -120,7 +120,7 @@ def optimize(
             _enough(options, b)
         if not writes:
             return _result(context, b, Output(), last)
-        return _finished(context, calls, b, stream, about)
+        return _finished(context, b, stream, about)
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def _enough(options: Options, b: Build) -> None:
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
 
 
-def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
+def _finished(context: Context, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
     """Deliver what was made, when it has the kernels that were asked for."""
     options, places = context.options, have(context.places)
     locked.check_lock(context, b)

@@ -163,7 +163,7 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         made = b.plan
     elif b.rounds >= MOST_ROUNDS:
         reason = f"after {b.rounds} attempts at planning, some group still had no kernel"
-        given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
+        given_up = Decision("E-INTERNAL", tuple(n.name for n in graph.nodes), reason, REPORT)
         made = Plan(graph, (), {}, (given_up,))
     else:
         settings = (context.options, b.forbidden, context.backend.legality, costing(context, calls))

@@ -35,9 +35,13 @@ NUMBERS = 3  # statistics of each row that a normalization computes: mean, varia
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Positions of the products with generated kernels, and a map from nodes fused before a product to that product."""
+    """Positions of the products with generated kernels, and a map from nodes fused before a product to that product.
+
+    `compared` are the products whose kernels were compared with those of the runtime, by time.
+    """
 
     products: frozenset[int]
+    compared: frozenset[int]
     before: Mapping[int, int]
 
 
@@ -108,7 +112,7 @@ class _Selection:
             if sum(net[i] for i in sorted(new)) + products[j].norm < self._seconds(chain[0]):
                 own |= new
                 before |= dict.fromkeys(chain, j)
-        return Own(frozenset(own), before)
+        return Own(frozenset(own), frozenset(products), before)
 
     def _product(self, i: int, kind: Kind) -> _Product | None:
         if kind.name != WEIGHTS or kind.images == "convolution":

@@ -20,14 +20,17 @@ from onnxfuse.target import MOST_DEPTH, Gpu
 
 def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> dict[int, Decision]:
     """Refusals of the products and convolutions that are left to the runtime on a GPU."""
-    own = {i for pair in _attentions(graph, kinds) for i in pair} | own_products(graph, kinds, target).products
+    selected = own_products(graph, kinds, target)
+    own = {i for pair in _attentions(graph, kinds) for i in pair} | selected.products
     own |= {i for i, k in kinds.items() if k.name == WEIGHTS and of_few_rows(graph, k)}
     found = {}
     for i, kind in kinds.items():
         if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
             n = graph.nodes[i]
-            said = f"{n.op}: such products and convolutions are left to ONNX Runtime on GPUs"
-            found[i] = Decision("E-NO-KERNEL", (n.name,), said, "--target cpu")
+            code, said = "E-NO-KERNEL", "such products and convolutions are left to ONNX Runtime on GPUs"
+            if i in selected.compared:
+                code, said = "E-COST", "its kernel would lose more time than fusion saves: left to ONNX Runtime on GPUs"
+            found[i] = Decision(code, (n.name,), f"{n.op}: {said}", "--target cpu")
     return found
 
 

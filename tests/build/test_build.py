@@ -17,11 +17,12 @@ from onnxfuse import build
 from onnxfuse.build import CompileError, Library, build_library
 from onnxfuse.build import toolchain as compilers
 from onnxfuse.build.cache import Cache, default_cache_dir
-from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain, sanitizer_env
+from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
 from onnxfuse.target import CPUS
+from tests.sanitizers import sanitizer_env
 
 HEAD = '#include "host.h"\n#include <cmath>\n'
 EXPORT = 'extern "C" __attribute__((visibility("default")))'

@@ -75,7 +75,6 @@ def test_matmul_is_a_contraction() -> None:
     found = one(b, b("MatMul", b.input("x", 6, 8, 5), b.weight(5, 7)))
     assert found.kind == "contraction" and found.type is MapType.MANY_TO_MANY
     assert found.flops == 2 * 6 * 8 * 5 * 7
-    assert found.bytes_in == 4 * (6 * 8 * 5 + 5 * 7) and found.bytes_out == 4 * 6 * 8 * 7
     c = found.contraction
     assert c is not None
     d = found.definitions[0]
@@ -135,30 +134,25 @@ def test_kinds_of_other_nodes() -> None:
     assert kind("Identity", x) == "movement"
 
 
-def test_work_and_traffic() -> None:
+def test_work() -> None:
     b = Builder()
     x = b.input("x", 8, 6)
     square = one(b, b("Mul", x, x))
-    assert (square.flops, square.bytes_in, square.bytes_out) == (48, 192, 192)
-    assert one(b, b("Add", x, b.weight(6))).bytes_in == 4 * (48 + 6)
-    assert one(b, b("Slice", x, b.ints(0), b.ints(2), b.ints(0))).bytes_in == 4 * 12
+    assert square.flops == 48
     assert one(b, b("Transpose", x)).flops == 0
     assert one(b, b("Cast", x, to=1)).flops == 0
     assert one(b, b("ReduceSum", x, b.ints(1))).flops == 48
     mean = one(b, b("ReduceMean", x, axes=(1,)))
-    assert (mean.flops, mean.bytes_in, mean.bytes_out) == (48 + 8, 192, 32)
+    assert mean.flops == 48 + 8
     softmax = one(b, b("Softmax", x))
-    assert (softmax.flops, softmax.bytes_in) == (48 + 96 + 48 + 48, 192)  # max, exp of a difference, sum, division
-    pool = one(b, b("MaxPool", b.input("image", 1, 1, 8, 8), kernel_shape=(2, 2), strides=(4, 4)))
-    assert (pool.bytes_in, pool.bytes_out) == (4 * 16, 4 * 4)
+    assert softmax.flops == 48 + 96 + 48 + 48  # max, exp of a difference, sum, division
 
 
-def test_a_gathered_table_is_not_read_as_a_whole() -> None:
+def test_a_gathered_table_is_one_to_many() -> None:
     b = Builder()
     b.types["ids"] = TensorType(I64, (Index.of(B), Index.of(S)))
     b.inputs.append("ids")
     found = one(b, b("Gather", b.weight(30000, 16), "ids"))
-    assert found.bytes_in == Index.of(B) * S * (16 * 4 + 8)
     assert found.type is MapType.ONE_TO_MANY
 
 
@@ -166,10 +160,9 @@ def test_symbols_stay_symbols() -> None:
     b = Builder()
     found = one(b, b("MatMul", b.input("x", B, S, 64), b.weight(64, 32)))
     assert found.flops == Index.of(B) * S * (2 * 64 * 32)
-    assert found.bytes_out == Index.of(B) * S * 128
     heads = b("Reshape", b.input("h", B, S, 64), b.ints(0, 0, 4, 16))
     split = one(b, b("Transpose", heads, perm=(0, 2, 1, 3)))
-    assert split.type is MapType.SHUFFLE and split.bytes_in == Index.of(B) * S * 256
+    assert split.type is MapType.SHUFFLE
 
 
 def test_refusals_are_kept() -> None:

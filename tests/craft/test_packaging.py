@@ -48,6 +48,38 @@ def test_what_is_imported_is_required():
     )
 
 
+# What no file imports by name: the file that runs, finds or imports it, and the text by which it does.
+SERVED = {
+    "distributed": ("onnxfuse/measure/cluster.py", 'import_module("distributed")'),
+    "furo": ("docs/site/conf.py", '"furo"'),
+    "mypy": ("Makefile", "-m mypy"),
+    "myst-parser": ("docs/site/conf.py", '"myst_parser"'),
+    "nvidia-cuda-nvrtc": ("onnxfuse/build/nvrtc.py", "nvidia"),
+    "onnxscript": ("models/full/exporting.py", "dynamo=True"),  # by torch's exporter
+    "onnxruntime-gpu": ("onnxfuse/runtime/provider.py", "CUDAExecutionProvider"),
+    "pytest-xdist": ("Makefile", "-n auto"),
+    "ruff": ("Makefile", "-m ruff"),
+    "setuptools": ("tests/craft/test_release.py", "from setuptools import"),
+    "sphinx": ("Makefile", "-m sphinx"),
+    "ziglang": ("onnxfuse/build/toolchain.py", '"ziglang"'),
+}
+PLUGINS = {"pytest-randomly"}  # nothing names it: pytest loads it, and it draws the order of tests
+
+
+def test_every_extra_serves_code():
+    """Each requirement of an extra is imported somewhere, or named where it is run."""
+    rooms = ("onnxfuse", "cli", "tests", "models", "scripts", "benchmarks")
+    used = {name.split(".")[0] for path in python_files(*rooms) for name in imports(path)}
+    imported = {IMPORTED_AS.get(name, name).replace("_", "-") for name in used}
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {distribution(each): extra for extra, listed in extras.items() for each in listed}
+    for name, (file, text) in SERVED.items():
+        assert name in wanted and name not in imported, f"{name} is no exception"
+        assert text in (ROOT / file).read_text(encoding="utf-8"), f"{file} does not use {name}"
+    idle = {name: extra for name, extra in wanted.items() if name not in imported | SERVED.keys() | PLUGINS}
+    assert idle == {}, "extras that serve no code"
+
+
 def test_every_pin_is_exact_and_every_tested_requirement_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))

@@ -48,7 +48,16 @@ def test_an_index_that_is_always_out_of_bounds_is_refused():
     row = Axis("v0_0", Index.of(words))
     value = Load("in0", (Index.of(row) + 1,), F32)
     made = checked([Definition("out0", (row,), value)], {"in0": (Index.of(words),)})
-    assert isinstance(made, Decision) and "may exceed" in made.reason
+    assert isinstance(made, Decision) and made.code == "E-INVALID" and "reaches beyond" in made.reason
+
+
+def test_an_index_that_may_be_out_of_bounds_is_refused_as_unknown():
+    """The bound of a remainder need not be reached: nobody can say that the node is invalid."""
+    words = Symbol("s0")
+    row = Axis("v0_0", Index.of(words))
+    value = Load("in0", (modulo(Index.of(row) * 3, Index.of(words)) + 1,), F32)
+    made = checked([Definition("out0", (row,), value)], {"in0": (Index.of(words),)})
+    assert isinstance(made, Decision) and made.code == "E-SHAPE-UNKNOWN" and made.unlock
 
 
 def test_a_bound_that_guarded_places_do_not_reach_is_no_condition():

@@ -15,7 +15,7 @@ import pytest
 
 from onnxfuse.build import Library, build_library
 from onnxfuse.build.cache import Cache
-from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
+from onnxfuse.build.toolchain import Toolchain, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel, products_of
 from onnxfuse.ir.products import AMX
@@ -34,6 +34,7 @@ from tests.kernels.cases import (
 from tests.kernels.compiled import MACHINES, MODEL, Case, fed, scheduled, unit_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import ROOT
+from tests.sanitizers import sanitizer_env
 
 TABLES = (contraction, window, winograd, half, row, elementwise, movement)
 HERE = Path(__file__).resolve().parent

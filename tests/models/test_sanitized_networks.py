@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.build import Library, build_library
-from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
+from onnxfuse.build.toolchain import Toolchain, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
@@ -23,6 +23,7 @@ from onnxfuse.target import CPUS, Target
 from onnxfuse.verify.compare import FLOORS, distance
 from tests.calls import on_cpu
 from tests.models.fused import ROOT, built, feeds_of
+from tests.sanitizers import sanitizer_env
 
 CHILD = Path(__file__).resolve().with_name("sanitized_child.py")
 GENERIC = CPUS["generic"]

@@ -14,12 +14,12 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from onnxfuse.ir.dtype import dtype_of_numpy
 from onnxfuse.ir.graph import Constant, Decision, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
+from tests.elements import dtype_of_numpy
 
 Array = np.ndarray[Any, Any]
 

@@ -64,6 +64,7 @@ INTEGERS = f"""{HEAD} g (float[8, 64] x, uint8[64, 16] w) => (float[8, 16] y) <f
 {{ q = QuantizeLinear(x, s, z)\n i = MatMulInteger(q, w, z, z)\n f = Cast<to = 1>(i)\n y = Mul(f, s) }}"""
 MATRIX = f"""{HEAD} g (float[4096, 64] x, float[64, 64] w) => (float[4096, 64] y)
 {{ a = MatMul(x, w)\n b = Softmax(a)\n c = Neg(b)\n y = Sin(c) }}"""
+WEIGHED = MATRIX.replace(", float[64, 64] w", "")
 BODY = f"""{HEAD} g (int64 k, float[4, 8] x) => (float[4, 8] y)
 {{ go = Constant<value = bool {{1}}>()
  y = Loop(k, go, x) <body = l (int64 i, bool g, float[4, 8] h) => (bool on, float[4, 8] o) <bool g = {{1}}>
@@ -213,6 +214,14 @@ LOCKED = (
     Locked("E-NO-KERNEL", MIRROR, edit=with_attribute("Pad", "mode", "reflect")),
     Locked("E-NO-KERNEL", SPLINE, edit=with_attribute("Resize", "mode", "cubic")),
     Locked("E-NO-KERNEL", MATRIX, {"target": "cuda", "arch": ("sm_80",)}, {"target": "cpu", "arch": ()}, says="cpu"),
+    Locked(
+        "E-COST",
+        WEIGHED,
+        {"target": "cuda", "arch": ("sm_80",)},
+        {"target": "cpu", "arch": ()},
+        says="cpu",
+        constants={"w": (64, 64)},
+    ),
     Locked("E-DTYPE", PIXELS, edit=through_floats("Resize")),
     Locked("E-SUBGRAPH", BODY, {"min_group": 1}, edit=without_initializer, says="take it out"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.config import Options
-from onnxfuse.ir.dtype import BF16, F32, I64, DType, dtype_of_numpy
+from onnxfuse.ir.dtype import BF16, F32, I64, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ir.indexing import evaluate
@@ -17,6 +17,7 @@ from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 from onnxfuse.rewrite import STEPS, rewrite
+from tests.elements import dtype_of_numpy
 
 Array = np.ndarray[Any, Any]
 

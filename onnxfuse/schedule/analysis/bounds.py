@@ -60,7 +60,10 @@ def checked(
                     said = f"it is not known whether index {e!r} is within {extent!r}"
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), said, sizing((e, extent)))
                 if ((extent - 1 - high).constant or 0) < 0:
-                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"index {e!r} may exceed {extent!r}")
+                    if not known and all(isinstance(a, (Axis, Symbol)) for a in atoms(e)):  # then the bound is reached
+                        return Decision("E-INVALID", (d.name,), f"index {e!r} reaches beyond {extent!r}")
+                    said = f"it is not known whether index {e!r} stays below {extent!r}"
+                    return Decision("E-SHAPE-UNKNOWN", (d.name,), said, sizing((e, extent)))
                 found[extent - 1 - high] = None
         found |= dict.fromkeys((*_filled_tables(d), *_divisible(d)))
     return made, tuple(found)

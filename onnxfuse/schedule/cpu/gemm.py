@@ -63,7 +63,6 @@ class GemmSchedule:
     columns_first: bool = False  # tasks share the panels rather than the rows
     k_splits: int = 1  # taken one after the other, each over all columns
     packed_by_task: bool = False  # rows are packed block by block by the task that multiplies them, with all columns
-    fewer_rows: bool = False  # tiles have fewer rows than they could have
 
     @property
     def places(self) -> Index:
@@ -96,7 +95,7 @@ def gemm_schedules(t: Tiled, offset: Index, target: Cpu) -> tuple[GemmSchedule, 
     first.
     """
     tile_rows, *lower = tile_heights(t, offset, target)
-    lows = [replace(s, fewer_rows=True) for h in lower for s in _schedules(t, h, target) if not s.packed]
+    lows = [s for h in lower for s in _schedules(t, h, target) if not s.packed]
     return (*_schedules(t, tile_rows, target), *lows)
 
 
@@ -161,9 +160,7 @@ def tuning_schedules(schedules: Sequence[GemmSchedule], t: Tiled, target: Cpu) -
 
 def _with_fewer_rows(s: GemmSchedule, tile_rows: int) -> GemmSchedule:
     tiles = floor_div(s.rows + (tile_rows - 1), Index.of(tile_rows))
-    return replace(
-        s, tile_rows=tile_rows, tiles=tiles, block=max(1, s.block * s.tile_rows // tile_rows), fewer_rows=True
-    )
+    return replace(s, tile_rows=tile_rows, tiles=tiles, block=max(1, s.block * s.tile_rows // tile_rows))
 
 
 def _k_splits(depth: int, kind: Product, rows: int, target: Cpu) -> int:

@@ -40,7 +40,7 @@ from onnxfuse.target import Cpu
 PASSES: tuple[Pass[Cpu], ...] = (
     Pass("prefetch", prefetched),
     Pass("streaming stores", streamed),
-    Pass("legalize", legalize),
+    Pass("legalize", lambda kernel, target: legalize(kernel)),
 )
 """The passes over a kernel once its loop nests are chosen, in this order."""
 
@@ -90,7 +90,7 @@ def schedule(
         return replace(made, nodes=(lowered.group.name,))
     nest, kernel = made
     if check is not unchecked:
-        through(PASSES, nest, target, check)
+        kernel = through(PASSES, nest, target, check)
     inputs, outputs = (
         tuple(replace(p, value=values[p.name]) for p in part) for part in (kernel.inputs, kernel.outputs)
     )

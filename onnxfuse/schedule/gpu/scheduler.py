@@ -49,7 +49,7 @@ from onnxfuse.target import Gpu
 PASSES: tuple[Pass[Gpu], ...] = (
     Pass("block reductions", block_reductions),
     Pass("whole guards", whole_guards),
-    Pass("legalize", legalize),
+    Pass("legalize", lambda kernel, target: legalize(kernel)),
 )
 """What a kernel goes through once its phases are divided among threads, in this order."""
 

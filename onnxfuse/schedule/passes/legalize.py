@@ -31,10 +31,9 @@ from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Load, Scalar
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.passes.legal_scalars import LegalScalars
-from onnxfuse.target import Target
 
 
-def legalize(kernel: Kernel, target: Target | None = None) -> Kernel:
+def legalize(kernel: Kernel) -> Kernel:
     """The kernel annotated with all decisions that a renderer would have to make; they are the same for all targets."""
     shared = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
     return replace(kernel, phases=tuple(_phase(p, shared) for p in kernel.phases), legal=True)
