@@ -163,7 +163,8 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         "softmax", only_first(Buffer, lambda b: replace(b, dtype=I32), named("parts")),
         BOTH, "parts is float32, expected int32"),
     "an accumulation unlike its reduction": (
-        "softmax", only_first(Accumulate, lambda s: replace(s, combine="min")), BOTH, "is accumulated by min, expected"),
+        "softmax", only_first(Accumulate, lambda s: replace(s, combine="min")),
+        BOTH, "is accumulated by min, expected"),
 }  # fmt: skip
 
 # Values in no closed set, and types: what is planted, and what `verify` says. The interpreter takes them.
