@@ -5,7 +5,7 @@
 #   scripts/gpu_check.sh [--emulated] [PART...]
 #
 # Parts: facts kernels models times bandwidth full compile sanitize (default: all of them, kernels twice and full
-# three times). kernels, bandwidth, full and compile go on from what RESULT has: run them until nothing is out of time.
+# three times). All but facts and sanitize go on from what RESULT has: run them until nothing is out of time.
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
 # MODELS is a folder with the networks of full size (NAME.onnx in float32), where models/ cannot build them.

@@ -1,7 +1,7 @@
 """Writes docs/rules.md: every rewrite with its law, numerics and conditions, from the tables of the engine.
 
 With --fires, also where each fires in the small networks of models/ and what it saves there, which takes minutes;
-otherwise that part of the page is kept.
+otherwise that part of the page is kept, and only rules that it does not have yet are looked at.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ ones, layer by layer. *nodes*, *kernels* (including nodes left to ONNX Runtime) 
 saves in all of these networks together: they are rewritten and planned again without it (`--strategy anchors`,
 `--arch x86-64-v3`). A rule that others replace when it is off saves nothing by itself.
 """
+IDLE = "In none of them fire: "
 ARCH = ("x86-64-v3",)
 
 
@@ -51,7 +52,7 @@ def text(fires: str | None = None) -> str:
     """The whole page, with a new part about where rules fire, or the existing one."""
     if fires is None:
         page = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
-        fires = page.partition(FIRES)[2].partition("\n## ")[0]
+        fires = kept(page.partition(FIRES)[2].partition("\n## ")[0])
     parts = [HEAD, "## Rules\n", *_table(STEPS), FIRES + fires, "## Conditions\n"]
     parts += ["| condition | holds when |", "| --- | --- |"]
     parts += [f"| {name} | {(check.__doc__ or '').strip()} |" for name, check in CONDITIONS.items()]
@@ -112,12 +113,23 @@ def nodes_saved(name: str, rule: str) -> int:
     return len(without.nodes) - len(with_.nodes)
 
 
-def fires(names: Iterable[str] = SMALL) -> str:
-    """The part of the page about where rules fire."""
+def kept(part: str) -> str:
+    """The part of the page about where rules fire, with those that it lacks, and without those that are gone."""
+    rows = {line.split(" | ")[0][2:]: line for line in part.splitlines() if line.startswith("| ")}
+    idle = part.partition(IDLE)[2].rstrip(".\n").split(", ")
+    known = {step.name: rows.get(step.name, "") for step in STEPS if step.name in rows or step.name in idle}
+    return fires(known=known) if {*known} != {step.name for step in STEPS} else part
+
+
+def fires(names: Iterable[str] = SMALL, known: Mapping[str, str] | None = None) -> str:
+    """The part of the page about where rules fire; of those that are `known`, this row, or none if they are idle."""
     counts = {name: fired(name) for name in names}
     rows = ["| rule | fires | in | nodes | kernels | predicted |", "| --- | ---: | --- | ---: | ---: | ---: |"]
     idle = []
     for step in STEPS:
+        if known is not None and step.name in known:
+            (rows if known[step.name] else idle).append(known[step.name] or step.name)
+            continue
         where = {name: found[step.name] for name, found in counts.items() if step.name in found}
         if not where:
             idle.append(step.name)
@@ -126,7 +138,7 @@ def fires(names: Iterable[str] = SMALL) -> str:
         print(step.name, where, saved, file=sys.stderr, flush=True)
         cells = (sum(where.values()), said(where), saved.nodes, saved.kernels, f"{saved.seconds * 1e6:.1f} us")
         rows.append(f"| {step.name} | {' | '.join(map(str, cells))} |")
-    last = f"In none of them fire: {', '.join(idle)}."
+    last = f"{IDLE}{', '.join(idle)}."
     return FIRES_HEAD + "\n" + "\n".join(rows) + "\n\n" + last + "\n"
 
 

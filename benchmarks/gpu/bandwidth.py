@@ -19,6 +19,7 @@ from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.measure.gpu import GpuTimer
 from tests.kernels.compiled import Case
 from tests.rules.build import Build
 from tests.threads.scheduled import scheduled
@@ -62,7 +63,8 @@ def bandwidth(wish: CheckRequest) -> Facts:
             continue
         kernel = scheduled(case)
         assert isinstance(kernel, Kernel), kernel
-        seconds = wish.device.seconds(case.name, kernel, lambda call: timed(wish.device, call))
+        with GpuTimer(wish.device.target) as timer:
+            seconds = timer.seconds(kernel)
         shapes = [(p.dtype.bytes, [e.constant or 0 for e in p.storage]) for p in (*kernel.inputs, *kernel.outputs)]
         moved = sum(element * int(np.prod(shape)) for element, shape in shapes)
         fractions[case.name] = moved / seconds * 1e-9 / found["copy_gbps"]

@@ -6,8 +6,8 @@
 | --- | --- |
 | facts | says what there is: device, driver, compiler, runtime |
 | kernels | runs the kernels of the tests' cases and compares them with float64 references, and with the emulator |
-| models | builds small networks, runs them in the CUDA provider with and without graphs, compares with the original's |
-| times | the same networks against the original in the same provider, in turns, graphs on both sides and on none |
+| models | builds small networks, runs them in the provider with and without graphs, compares; goes on where it ended |
+| times | the same against the originals in turns, graphs on both sides and on none; goes on where it ended |
 | bandwidth | kernels of rows and elements on tensors of 256 MB, as fractions of the copy's bandwidth; a boundary |
 | full | networks of full size, float16 and float32, batch 1 and 8, as `times`; goes on where it ended |
 | compile | torch.compile (max-autotune) on the same networks in float16; goes on where it ended |
@@ -25,7 +25,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,10 +137,12 @@ class Made:
     wanted: list[Array]
 
 
-def _networks(wish: CheckRequest) -> Iterator[tuple[str, Made]]:
-    """Small networks, as far as there is time."""
-    for name in NETWORKS[:: wish.every]:
-        if time.monotonic() > wish.until:
+def _networks(wish: CheckRequest, known: Container[str]) -> Iterator[tuple[str, Made]]:
+    """Small networks that are not known yet, as far as there is time for one that takes as long as the longest."""
+    longest = 0.0
+    for name in (n for n in NETWORKS[:: wish.every] if n not in known):
+        begin = time.monotonic()
+        if begin + longest > wish.until:
             return
         row = network(name)
         with tempfile.TemporaryDirectory() as place:
@@ -149,18 +151,20 @@ def _networks(wish: CheckRequest) -> Iterator[tuple[str, Made]]:
             feeds = row.sample()
             session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
             yield name, Made(Path(place), path, feeds, session.run(None, feeds))
+        longest = max(longest, time.monotonic() - begin)
 
 
 def models(wish: CheckRequest) -> Facts:
     """Outputs of fused networks: kernels of the library in the provider, with and without CUDA graphs."""
-    found: dict[str, Facts] = {}
-    for name, made in _networks(wish):
+    found: dict[str, Facts] = {name: e for name, e in wish.known.get("networks", {}).items() if e["ok"]}
+    for name, made in _networks(wish, {*found}):
         try:
             errors = _emulated_errors(made) if wish.emulated else _device_errors(made)
             found[name] = {"errors": errors, "ok": all(e <= LIMIT for e in errors.values())}
         except Exception as problem:
             found[name] = {"problem": str(problem)[:300], "ok": False}
-    return {"networks": found, "ok": bool(found) and all(each["ok"] for each in found.values())}
+    left = len(NETWORKS[:: wish.every]) - len(found)
+    return {"networks": found, "out_of_time": left, "ok": bool(found) and all(each["ok"] for each in found.values())}
 
 
 def _emulated_errors(made: Made) -> dict[str, float]:
@@ -195,8 +199,8 @@ def times(wish: CheckRequest) -> Facts:
     """Networks against their originals in the same provider, in turns: graphs on both sides, or on none."""
     if wish.emulated:
         return {"skipped": "there is no device: nothing is timed", "ok": True}
-    found: dict[str, Facts] = {}
-    for name, made in _networks(wish):
+    found: dict[str, Facts] = dict(wish.known.get("networks", {}))
+    for name, made in _networks(wish, {*found}):
         path, library = _fused(made)
         found[name] = {}
         for graph in (False, True):
@@ -204,7 +208,7 @@ def times(wish: CheckRequest) -> Facts:
             sides = [prepared(*files, made.feeds, provider)[0] for files in ((made.model, None), (path, library))]
             of_turns, (before, after) = ratio(*sides)
             found[name]["graph" if graph else "stream"] = {"before_ms": before, "after_ms": after, "ratio": of_turns}
-    return {"networks": found, "ok": True}
+    return {"networks": found, "out_of_time": len(NETWORKS[:: wish.every]) - len(found), "ok": True}
 
 
 # one file -------------------------------------------------------------------------------------------------------------

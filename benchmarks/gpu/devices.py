@@ -76,17 +76,6 @@ class Cuda:
             self._free(memory)
         return tuple(from_stored(a, p.dtype) for p, a in zip(kernel.outputs, outputs, strict=True))
 
-    def seconds(self, name: str, kernel: Kernel, timed: Callable[[Callable[[], None]], float]) -> float:
-        """What `timed` says of launches of a kernel of known sizes, whose inputs are small numbers."""
-        shapes = [[e.constant or 0 for e in p.storage] for p in kernel.inputs]
-        row = np.random.default_rng(0).standard_normal(1 << 16)
-        inputs = [np.resize(row, shape).astype(p.dtype.numpy) for p, shape in zip(kernel.inputs, shapes, strict=True)]
-        memory, launch, _ = self._prepared(name, kernel, inputs)
-        try:
-            return timed(launch)
-        finally:
-            self._free(memory)
-
     def loaded(self, code: bytes, name: str) -> ctypes.c_void_p:
         """A function of code for the device."""
         return self._driver.load_library(code, name).handle

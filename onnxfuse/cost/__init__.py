@@ -6,7 +6,7 @@ overlap only in part, plus the wait for the last task. All numbers of the machin
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
@@ -31,7 +31,7 @@ NEAR = "near"  # of a value that cores before and behind hold in their own L2, e
 OVERLAP = 0.3  # share of what is not the slowest that is waited for all the same
 REUSABLE = 0.5  # share of a cache that keeps data until it is used again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
-STORED = 2.0  # ways of a line that is stored to: it is fetched first
+STORED = 2.0  # ways of a line that is stored to memory: it is fetched first
 TWICE = 2.0  # times that a byte comes from memory at most: threads that read the same do so at almost the same time
 EVEN = 2  # of a core, where it does not matter which of them are short
 
@@ -96,11 +96,11 @@ def cost_of(
     known = dict(symbols or {})
     try:
         sizes = _sizes(kernel, known)
-        levels = _levels(kernel, sizes, constants, run_weight_bytes, target)
+        weights = {p.name: max(run_weight_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
         dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {
             b.name: b.dtype for b in kernel.scratch
         }
-        around = (_items(dtypes), _items(sizes), _items(levels), _items(known))
+        around = (_items(dtypes), _items(sizes), _items(weights), _items(known))
         phases = tuple(_phase(p, target, *around) for p in kernel.phases)
     except SymbolUnknown:
         return None
@@ -152,12 +152,14 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
 
 
 def _levels(
-    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], run_weight_bytes: float, target: Cpu
+    touched: Collection[str], sizes: Mapping[str, float], weights: Mapping[str, float], target: Cpu
 ) -> dict[str, str]:
-    """The level in which each buffer lies when the kernel begins, or where it will be wanted; not those of one task."""
-    weights = {p.name: max(run_weight_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
-    params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
-    others = [*params, *(b.name for b in kernel.scratch)]
+    """The level in which each buffer that a phase touches lies when the phase begins, or where it will be wanted.
+
+    A value was made or read a phase ago, in this kernel or in the one before, so that what this phase touches tells
+    how much came in between. `weights` come once in a run of the model, with so many bytes in between.
+    """
+    others = [name for name in touched if name not in weights]
     total = sum(sizes[name] for name in others)
     small, near = (total <= target.l2_bytes * share for share in (SMALL, REUSABLE))
     found = dict.fromkeys(
@@ -174,10 +176,10 @@ def _items(mapping: Mapping[str, T]) -> Items[T]:
 
 @lru_cache(1 << 10)
 def _phase(
-    phase: Phase, target: Cpu, dtypes: Items[DType], sizes: Items[float], levels: Items[str], symbols: Items[int]
+    phase: Phase, target: Cpu, dtypes: Items[DType], sizes: Items[float], weights: Items[float], symbols: Items[int]
 ) -> PhaseCost:
     """The cost of a phase of a kernel with these buffers; candidates have phases in common."""
-    return _counted(phase, target, dict(dtypes), dict(sizes), dict(levels), dict(symbols))
+    return _counted(phase, target, dict(dtypes), dict(sizes), dict(weights), dict(symbols))
 
 
 def _counted(
@@ -185,9 +187,10 @@ def _counted(
     target: Cpu,
     dtypes: Mapping[str, DType],
     sizes: Mapping[str, float],
-    levels: Mapping[str, str],
+    weights: Mapping[str, float],
     symbols: Mapping[str, int],
 ) -> PhaseCost:
+    own = {b.name for b in phase.locals}
     dtypes = {**dtypes, **{b.name: b.dtype for b in phase.locals}}
     extents = [*(number(s.extent, symbols) for s in phase.splits), 1, 1]
     work = number(phase.work, symbols)
@@ -198,25 +201,28 @@ def _counted(
     threads = min(target.cores, tasks)
     counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
     compute = counter.cycles() * target.cycle
+    touched = {a.buffer: None for a in counter.accesses if a.buffer not in own}
+    levels = _levels(touched, sizes, weights, target)
     near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     others = 1 - 1 / target.cores  # share of what is in some core's L2 that is in another one's
-    moved = _moved(beyond, levels, (L3, MEMORY)) + others * _moved(beyond, levels, (NEAR,))
+    ways = target.stored
+    moved = _moved(beyond, levels, (L3, MEMORY), ways) + others * _moved(beyond, levels, (NEAR,), ways)
     reached = min(threads * target.bandwidth, target.memory_gbps)
     loads = {name: min(size, once.loads[name], TWICE * sizes[name] / threads) for name, size in beyond.loads.items()}
     stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}
-    l2 = _moved(near, {}, (LOCAL,)) / target.l2_gbps * 1e-9
+    l2 = _moved(near, {}, (LOCAL,), ways) / target.l2_gbps * 1e-9
     l3 = moved / target.l3_gbps * 1e-9
-    memory = _moved(Fetched(loads, stores), levels, (MEMORY,)) * threads / reached * 1e-9
-    ways = (compute, l2, l3, memory)
-    most = max(ways)
+    memory = _moved(Fetched(loads, stores), levels, (MEMORY,), STORED) * threads / reached * 1e-9
+    parts = (compute, l2, l3, memory)
+    most = max(parts)
     waiting = target.barrier_us * 1e-6 if tasks > 1 else 0.0
-    seconds = most + OVERLAP * (sum(ways) - most) + waiting
+    seconds = most + OVERLAP * (sum(parts) - most) + waiting
     return PhaseCost(compute, l2, l3, memory, int(moved * threads), tasks, waiting, seconds)
 
 
-def _moved(f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...]) -> float:
-    """Bytes that move between a cache and buffers that lie in these levels; lines that are stored to come first."""
-    found = [*f.loads.items(), *((name, STORED * size) for name, size in f.stores.items())]
+def _moved(f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...], ways: float) -> float:
+    """Bytes that move between a cache and buffers that lie in these levels; those that are stored count so often."""
+    found = [*f.loads.items(), *((name, ways * size) for name, size in f.stores.items())]
     return sum(size for name, size in found if levels.get(name, LOCAL) in wanted)
 
 

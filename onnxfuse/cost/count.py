@@ -32,18 +32,19 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
-from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
-LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
+LATENCY = 4.0  # clocks until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
+CHANNELS = 1.5  # cycles of a product of windows' elements, which are interleaved first
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
-STEP = 1.0  # cycles of a loop's own instructions
+STEP = 1.0  # clocks of a loop's own instructions
 CALL = 20.0  # cycles around the steps of a register tile
 SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
@@ -157,7 +158,12 @@ class Counter(Means):
             fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
             self._scalar(value, block)
             block.ops += 0.0 if fused else FUNCTIONS[s.combine].cost if s.combine in FUNCTIONS else 1.0
-            block.chains[target] = block.chains.get(target, 0.0) + LATENCY / (self.carries if s.carried else 1)
+            block.chains[target] = block.chains.get(target, 0.0) + self._latency / (self.carries if s.carried else 1)
+
+    @property
+    def _latency(self) -> float:
+        """Cycles until a sum can be added to."""
+        return LATENCY / self.target.clocks
 
     def _call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> float:
         """Cycles of a statement that is one call of a header's function."""
@@ -198,7 +204,7 @@ class Counter(Means):
             self._statement(inner, block)
         self.loops.pop()
         self.vector, self.carries = saved
-        return trips * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
+        return trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
 
     def _reduce_loop(self, s: ReduceLoop, block: _Block) -> None:
         inside = _Block()
@@ -253,11 +259,13 @@ class Counter(Means):
         loads = (rows * (2.0 if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
-        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (kind.step if short else 1)
+        step = max((rows * vectors + widened) / 2, loads, self._latency) / (kind.step if short else 1)
         step += self._in_one_set(s)
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
+        if isinstance(s.left, Channels):
+            return self.number(s.panel_depth) / kind.step * rows * vectors * CHANNELS + 2 * rows * vectors + CALL
         return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:
@@ -286,6 +294,8 @@ class Counter(Means):
         if point is None:
             return
         lines = ceil(sqrt(s.left.segments)) if s.left.segments > 1 else 1
+        if isinstance(s.left, Channels):
+            lines = s.left.length.constant or 1
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
         self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
 

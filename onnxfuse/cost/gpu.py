@@ -14,12 +14,12 @@ from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.nodes import VIEW, Call, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import CopyAsync, Mma, Sync
+from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
@@ -34,6 +34,8 @@ STEP_US = 0.01  # of a value that a loop carries in a register from one turn to 
 TOGETHER = 0.1  # latencies that threads of a block, or lanes of a warp, wait for each other
 PRODUCT_WAITS = 2.0  # reads in a row that a product of the runtime waits for: its kernels took 3.3 us on an H100, those
 # of a Gemm with a bias 5.5, which are two, as the bias is copied into the result first (benchmarks/gpu)
+EPILOGUE_US = 0.2  # of an epilogue of cuBLASLt, and operations per element: as measured on an H100 (benchmarks/gpu)
+EPILOGUE_OPERATIONS: Mapping[Activation, float] = {"": 10.0, "relu": 10.0, "gelu": 30.0}
 VIEWS = 0.0  # seconds of a node that only changes a shape
 
 
@@ -46,8 +48,7 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
     moved = sum(t.bytes for t in call.read) + made
     if not work.kind.startswith(("product", "convolution")):
         return kernel_seconds(moved, target)
-    computing = work.operations / (_peak(call, target) * PRODUCTS * 1e9)
-    taken = (target.boundary_us + PRODUCT_WAITS * target.latency_us) * 1e-6 + max(moving(moved, target), computing)
+    taken = _multiplying(work.operations, moved, _peak([t.dtype for t in call.outputs], target), target)
     biased = call.op == "Gemm" and call.input(2) is not None
     return taken + kernel_seconds(made, target) if biased else taken
 
@@ -57,12 +58,28 @@ def kernel_seconds(moved: float, target: Gpu) -> float:
     return (target.boundary_us + target.latency_us) * 1e-6 + moving(moved, target)
 
 
-def _peak(call: Call, target: Gpu) -> float:
+def _multiplying(operations_: float, moved: float, peak: float, target: Gpu) -> float:
+    """Seconds of a product of the runtime's, or of a library's."""
+    computing = operations_ / (peak * PRODUCTS * 1e9)
+    return (target.boundary_us + PRODUCT_WAITS * target.latency_us) * 1e-6 + max(moving(moved, target), computing)
+
+
+def _peak(types: Sequence[DType], target: Gpu) -> float:
     """What multiplies in the runtime: float32 is rounded to TF32, unless it is told not to."""
-    if all(t.dtype.bits == 16 for t in call.outputs):
+    if all(t.bits == 16 for t in types):
         return target.tensor_gflops
-    rounds = target.capability >= TF32_SINCE and all(t.dtype == F32 for t in call.outputs)
+    rounds = target.capability >= TF32_SINCE and all(t == F32 for t in types)
     return target.tensor_gflops / 2 if rounds else target.gflops
+
+
+def library_seconds(
+    rows: int, columns: int, depth: int, dtype: DType, activation: Activation, target: Gpu, *, residual: bool = False
+) -> float:
+    """Seconds of a product by cuBLASLt with its epilogue: as the runtime's, but that float32 is not rounded."""
+    moved = (rows * depth + depth * columns + rows * columns * (2 if residual else 1)) * dtype.bytes
+    peak = target.tensor_gflops if dtype.bits == 16 else target.gflops
+    added = EPILOGUE_US * 1e-6 + rows * columns * EPILOGUE_OPERATIONS[activation] / (target.gflops * 1e9)
+    return _multiplying(2.0 * rows * columns * depth, moved, peak, target) + added
 
 
 def group_seconds(
@@ -93,6 +110,8 @@ def cost_of(
 
 def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping[str, int]) -> PhaseCost:
     """Every buffer that a phase touches is moved once: what a row reads again lies near."""
+    if phase.library is not None:
+        return _by_library(phase.library, target, symbols)
     launch = phase.launch
     assert launch is not None
     touched = {name for s in statements(phase.body) for name in _buffers(s)}
@@ -112,6 +131,15 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)
     return PhaseCost(computing, parts[0], 0.0, parts[1], moved, grid, waiting, max(bytes_take, computing) + waiting)
+
+
+def _by_library(p: LibraryProduct, target: Gpu, symbols: Mapping[str, int]) -> PhaseCost:
+    """A product that cuBLASLt computes. Where it does not the phase is launched, for which nothing is planned."""
+    rows = number(p.rows, symbols)
+    seconds = library_seconds(rows, p.columns, p.depth, p.dtype, p.activation, target, residual=p.residual != "")
+    moved = (rows * p.depth + p.depth * p.columns + rows * p.columns) * p.dtype.bytes
+    waiting = target.boundary_us * 1e-6
+    return PhaseCost(seconds - waiting, 0.0, 0.0, 0.0, moved, 1, waiting, seconds)
 
 
 def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbols: Mapping[str, int]) -> float:

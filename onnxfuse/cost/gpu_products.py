@@ -28,6 +28,7 @@ SPLITS = (1, 2, 4, 8)
 FEWEST_STEPS = 4  # of a split
 REACHED = 0.8  # share of a unit's rate that a kernel reaches while it does nothing else
 BY_CORES = 0.5  # and of that of tensor cores by products of a warp, whose own rate on newer GPUs is about so much lower
+SAFETY_FACTOR = 1.25  # on predicted times of generated products, which, unlike the runtime's, are not measured
 USUAL = 128  # rows or batches that are counted where their number is not known
 
 
@@ -92,10 +93,12 @@ class Tile:
         """Elements of a stage of the left side."""
         return self.rows * (self.depth + self.padding)
 
-    @property
-    def made_pitch(self) -> int:
-        """From one row of sums to the next, in shared memory."""
-        return self.columns + PIECE
+    def made_pitch(self, *, turned: bool = False) -> int:
+        """From one row of sums to the next, in shared memory; `turned`: they are read down the columns.
+
+        Half a warp stores pairs of four rows of a fragment at once: rows eight banks apart lie in different ones.
+        """
+        return self.columns + (PIECE if self.core is None or turned else 2 * PIECE)
 
     def right(self, *, deep: bool) -> int:
         """Elements of a stage of the right side."""
@@ -106,7 +109,7 @@ class Tile:
     def bytes(self, s: Sizes) -> int:
         """Of shared memory: both sides, what is made of them, and numbers of rows."""
         sides = self.stages * (self.left + self.right(deep=s.deep)) * self.dtype.bytes
-        return sides + (self.rows * (self.made_pitch + s.normalized)) * F32.bytes
+        return sides + (self.rows * (self.made_pitch() + s.normalized)) * F32.bytes
 
     @property
     def registers(self) -> int:

@@ -23,8 +23,11 @@ _IR = 8  # of the smallest runtime that runs kernels, and every opset
 
 
 def repeated(graph: Graph) -> frozenset[Symbol]:
-    """The symbols that several dimensions of the graph's inputs have, by their names alone."""
-    return frozenset(s for s, count in _uses(graph, graph.inputs).items() if count > 1)
+    """The symbols that several dimensions of the graph's inputs have, by their names alone, and that nobody reads.
+
+    Where the model computes with a size (Shape, Size), no body knows whose it was, so that unequal ones are refused.
+    """
+    return frozenset(s for s, n in _uses(graph, graph.inputs).items() if n > 1 and s not in graph.source.read)
 
 
 def relies_on(f: Fused, graph: Graph, symbols: Iterable[Symbol]) -> bool:

@@ -154,7 +154,7 @@ def turned(x: Load) -> Load | None:
 
 
 def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
-    """A selection that is decided, repeats the guards of a load or has a simpler test; None where none is so."""
+    """A simplified select: of a constant condition, one that a load guards, or a cheaper one; else None."""
     condition = simplify(test)
     if isinstance(condition, Const):
         return simplify(yes if condition.value else no)

@@ -34,6 +34,14 @@ class Fragment:
         return substitute(self.row, values), substitute(self.column, values)
 
 
+def side_by_side(f: Fragment, count: int, columns: int) -> Fragment:
+    """So many fragments of `columns` columns each, one beside the other, as one."""
+    lane, register = Index.of(lane_of(f.lanes)), Index.of(register_of(count * f.registers))
+    row, column = f.element(lane, modulo(register, Index.of(f.registers)))
+    column += floor_div(register, Index.of(f.registers)) * columns
+    return Fragment(f.dtype, f.lanes, count * f.registers, row, column)
+
+
 def lane_of(lanes: int) -> Axis:
     """The axis of lanes in fragment maps."""
     return Axis("lane", Index.of(lanes))

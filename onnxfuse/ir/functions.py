@@ -75,6 +75,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("mul", 2, np.multiply, laws="ca", unit=1.0),
         Function("rounded_mul", 2, np.multiply, laws="c", unit=1.0),  # never contracted to a fused multiply-add
         Function("div", 2, _div, 4.0, unit=1.0),
+        Function("quotient_to_round", 2, np.divide, 4.0),  # by what all lanes share; about right where it saturates
         Function("mod", 2, np.mod, 8.0),
         Function("fmod", 2, np.fmod, 8.0),
         Function("min", 2, np.minimum, laws="cai"),

@@ -14,7 +14,7 @@ from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Loaded, Symbol, Table, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -256,7 +256,8 @@ class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
     `few`: every task reads all weights, so that there is one task per core. With a `launch` there are no splits, and
-    each thread runs the body. `rows`: (axis, n), all statements of the phase run over blocks of n rows of this axis.
+    each thread runs the body; `library` is a call that may do the same instead. `rows`: (axis, n), all statements of
+    the phase run over blocks of n rows of this axis.
     `legalize` sets `slots`: local buffers are in scratch memory, one slot per concurrent task, not on the stack;
     `matrix_unit`: (unit, rows), which tasks configure; and `streams`: tasks end with a fence for non-temporal stores.
     """
@@ -267,6 +268,7 @@ class Phase:
     body: tuple[Stmt, ...]
     few: bool = False
     launch: Launch | None = None
+    library: LibraryProduct | None = None
     rows: tuple[Axis, int] | None = None
     slots: bool = False
     matrix_unit: tuple[Unit, int] | None = None

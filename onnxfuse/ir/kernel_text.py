@@ -28,11 +28,11 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
-from onnxfuse.ir.tile import Ahead, Left, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import Ahead, Channels, Left, Packed, Pointers, Quantized, Tile
 
 
 def kernel_lines(kernel: Kernel) -> Iterator[str]:
@@ -89,6 +89,8 @@ def _phase(phase: Phase) -> Iterator[str]:
         yield "  what is streamed is waited for"
     if phase.launch is not None:
         yield f"  {_launch(phase.launch)}"
+    if phase.library is not None:
+        yield f"  or {_library(phase.library)}"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
     yield from _body(phase.body)
 
@@ -98,6 +100,12 @@ def _launch(launch: Launch) -> str:
     size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
     resident = f", {launch.resident} resident" if launch.resident else ""
     return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
+
+
+def _library(p: LibraryProduct) -> str:
+    turned, added = (" turned" if p.turned else ""), "".join(f" + {name}" for name in (p.bias, p.residual) if name)
+    sizes = f"{p.rows!r} x {p.columns} x {p.depth}, pitches {_listed(p.pitches)}"
+    return f"by cuBLASLt {p.result} = {p.activation}({p.left} {p.right}{turned}{added}), {p.dtype}, {sizes}"
 
 
 def _body(body: Iterable[Stmt]) -> Iterator[str]:
@@ -213,7 +221,8 @@ def _left(left: Left) -> str:
             c = left.coding
             right = c.right_zero
             zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
-            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in"
+            across = f"{' sliding' * left.slides} at {left.across!r}" if isinstance(left, Channels) else ""
+            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in{across}"
         case _:
             assert_never(left)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import WARP, Core
 from onnxfuse.ir.index import ZERO, Index
 
 Scope = Literal["warp", "block", "grid"]
+Activation = Literal["", "relu", "gelu"]  # of epilogues; GELU by tanh
 MOST_THREADS = 1024  # per block
 MOST_SHARED = 227 << 10  # bytes of shared memory per block, with opt-in
 MOST_BLOCKS = 2**31 - 1
@@ -98,3 +100,36 @@ class Mma:
     left_at: Index
     right: str
     right_at: Index
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProduct:
+    """A call of cuBLASLt that computes what a phase does: result = activation(left right + bias + residual).
+
+    `left` is rows x depth, `right` depth x columns or, `turned`, columns x depth; matrices are row-major, in buffers of
+    one type from their first element on. `pitches`: elements from a row to the next of left, right, residual and
+    result. The phase is launched instead where the library is not there, or does not take the operands.
+    """
+
+    dtype: DType
+    rows: Index
+    columns: int
+    depth: int
+    left: str
+    right: str
+    result: str
+    pitches: tuple[int, int, int, int]
+    bias: str = ""
+    residual: str = ""
+    activation: Activation = ""
+    turned: bool = False
+
+    @property
+    def operands(self) -> tuple[tuple[str, Index, int, int], ...]:
+        """Buffers of matrices with their rows, columns and pitches; a bias is a row."""
+        wide, deep = Index.of(self.columns), Index.of(self.depth)
+        right = (wide, self.depth) if self.turned else (deep, self.columns)
+        found = [(self.left, self.rows, self.depth, self.pitches[0]), (self.right, *right, self.pitches[1])]
+        found += [(self.residual, self.rows, self.columns, self.pitches[2])] if self.residual else []
+        found += [(self.bias, Index.of(1), self.columns, self.columns)] if self.bias else []
+        return (*found, (self.result, self.rows, self.columns, self.pitches[3]))

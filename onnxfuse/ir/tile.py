@@ -82,7 +82,25 @@ class Quantized:
     coding: Coding
 
 
-Left = Pointers | Packed | Quantized
+@dataclass(frozen=True, slots=True)
+class Channels(Quantized):
+    """8-bit integers of windows of one channel each: column j reads element `across + j` behind each pointer.
+
+    `segments` are the columns of a window, `length` the elements of one, each with a pointer of its own in the table.
+    The right side holds signed integers without a zero point. `slides`: segment s of each row but the first is segment
+    s + 1 of the row before.
+    """
+
+    across: Index = ZERO
+    slides: bool = False
+
+    @property
+    def pointers(self) -> int:
+        """Pointers of a row."""
+        return self.segments * (self.length.constant or 1)
+
+
+Left = Pointers | Packed | Quantized | Channels
 
 
 @dataclass(frozen=True, slots=True)

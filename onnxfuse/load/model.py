@@ -12,7 +12,9 @@ import onnx
 from onnxfuse.config import Options
 from onnxfuse.errors import counted
 from onnxfuse.ir.absent import OLDEST
+from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import symbols_of
 from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
@@ -99,6 +101,7 @@ def _graph(
         overridable=tuple(parts.overridable),
         facts=shapes.facts,
         unproven=shapes.unproven,
+        read=frozenset(s for known in shapes.known.values() for e in known for s in symbols_of(expanded(e))),
         spelled=spelled,
         already_fused=already_fused,
         warnings=(*warnings, *shapes.warnings),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
 from onnxfuse.load.items import Around, Inputs, Item, Items, Results, results_of, typed_by
-from onnxfuse.load.meeting import meeting
+from onnxfuse.load.meeting import at_one_size, columns, meeting, put, symbol_of
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
@@ -101,18 +101,21 @@ class _Pass:
     minima: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # symbol = min(number above 1, extent)
     equal: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # minima that must be their extent
     found: dict[Index, None] = field(default_factory=dict)  # what operators that run demand to be at least 0
-    united: bool = False  # whether dimensions of inputs became equal, by their names and where they meet
+    united: Mapping[Symbol, Index] = field(default_factory=dict)  # dimensions that are not the first of their names
+    steps: int = 0  # how often some of them became equal to others on the way
+    renewed: dict[str, int] = field(default_factory=dict)  # the step up to which a value is known
+    again: bool = False  # whether extents became equal behind the back of a body or a sequence
     undecided: bool = False  # whether something hangs on what a symbol is
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
     contradicted: bool = False  # whether extents that have to be equal are so at one size of a symbol at most
 
     def run(self) -> bool:
-        """Walk; whether extents of equal names turned out to be equal on the way, so that it has to be done again."""
-        names, self.items = self.setting.names, {**self.setting.items}
-        self.aliases |= {s.name: e for s, e in names.united.items()}
+        """Walk; whether extents of equal names turned out to be equal on the way and it has to be done again."""
+        self.united, self.items = self.setting.names.united, {**self.setting.items}
+        self.aliases |= {s.name: e for s, e in self.united.items()}
         for name, t in self.setting.inputs.items():
-            self.types[name] = t = t and replace(t, shape=tuple(over(e, names.united) for e in t.shape))
+            self.types[name] = t = t and replace(t, shape=tuple(over(e, self.united) for e in t.shape))
             self.aliases.update((repr(e), e) for e in (t.shape if t else ()))
             if name in self.setting.known and t is not None and t.static_shape is not None:
                 self._learn(name, of_indices(self.setting.known[name]).reshape(t.static_shape))
@@ -122,20 +125,18 @@ class _Pass:
                 self._learn(name, elements(c.load()))
         for node in self.setting.nodes:
             self._visit(node)
-        return self.united
+        if self.steps and not self.again:
+            self._renew(list(self.types))
+            self.found = {over(e, self.united): None for e in self.found}
+        return self.again
 
     def _visit(self, node: Node) -> None:
-        view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
-        untyped = dict.fromkeys(filter(None, node.outputs))
-        cut = self._sliced(view, {}) if node.op == "Slice" and node.standard else {}
-        self.types |= untyped | cut
-        found = define(ROWS, view)
+        self._renew(node.reads)
+        view, found = self._defined(node)
         definitions = () if isinstance(found, Decision) else found
-        self.types |= untyped
-        if self.setting.names.separate:
-            sizes = {s: extent for s, (_, extent) in self.minima.items()}
-            together = meeting(node, definitions, self.types, self.known)
-            self.united |= self.setting.names.unite([(*each, *(over(e, sizes) for e in each)) for each in together])
+        while self.setting.names.separate and self._unite(node, definitions):
+            view, found = self._defined(node)
+            definitions = () if isinstance(found, Decision) else found
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):
@@ -158,10 +159,40 @@ class _Pass:
         except UNFORESEEN:
             pass  # not known before the model runs
 
+    def _defined(self, node: Node) -> tuple[View, tuple[Definition, ...] | Decision]:
+        """A node as its row sees it, and what the row says; its outputs have no types before."""
+        view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
+        untyped = dict.fromkeys(filter(None, node.outputs))
+        self.types |= untyped | (self._sliced(view, {}) if node.op == "Slice" and node.standard else {})
+        found = define(ROWS, view)
+        self.types |= untyped
+        return view, found
+
+    def _unite(self, node: Node, definitions: Sequence[Definition]) -> bool:
+        """Let dimensions of equal names be equal that meet in a node, in all that is known so far; whether any do."""
+        sizes = {s: extent for s, (_, extent) in self.minima.items()}
+        together = meeting(node, definitions, self.types, self.known)
+        if not self.setting.names.unite([(*each, *(over(e, sizes) for e in each)) for each in together]):
+            return False
+        self.again |= bool(self.items) or any(n.raw is not None for n in self.setting.nodes)
+        self.united = self.setting.names.united
+        self.steps += 1
+        for known in (self.minima, self.equal):
+            put(self.united, known, list(known))
+        self._renew(node.reads)
+        return True
+
+    def _renew(self, values: Iterable[str]) -> None:
+        """Replace symbols that are equal to others by now in what is known of some values."""
+        old = [v for v in values if self.renewed.get(v, 0) < self.steps]
+        for known in (self.types, self.known, self.values):
+            put(self.united, known, old)
+        self.renewed |= dict.fromkeys(old, self.steps)
+
     def _note(self, definitions: Sequence[Definition]) -> None:
         """Note what holds wherever a node runs: its results have sizes, and what it demands is so."""
         demands = [d for each in definitions for d in each.demands if d.relation != "is at least"]
-        self.contradicted |= any(nonnegative(d.extent - 2) and _at_one_size(d.extent - d.other) for d in demands)
+        self.contradicted |= any(nonnegative(d.extent - 2) and at_one_size(d.extent - d.other) for d in demands)
         sizes = [e for d in definitions for e in d.shape]
         sizes += [d.extent - d.other for each in definitions for d in each.demands if d.relation == "is at least"]
         for e in map(expanded, sizes):
@@ -240,7 +271,7 @@ class _Pass:
         if mine is not None:
             return mine
         if isinstance(whole, str) and whole in self.aliases:
-            return self.aliases[whole]
+            return over(self.aliases[whole], self.united)
         if said is not None:
             self.unproven[o] = None
         result = self.setting.names.extent(said if isinstance(said, int) else None, f"?{o}_{i}")
@@ -308,15 +339,8 @@ class _Pass:
         s, and the original model would fail. (Where s = 1, m = 1 too.) So in every run that succeeds m is s. The inner
         extents of a product must be equal anyway.
         """
-        shapes = [t.shape for i in node.inputs if (t := self.types.get(i)) is not None]
-        if node.op == "Expand":
-            shapes = [*shapes[:1], self.known.get(node.inputs[1], ())]
-        columns = list(_columns(shapes))
-        if node.op == "MatMul":
-            a, b = shapes if len(shapes) == 2 else ((), ())
-            columns = [*_columns([a[:-2], b[:-2]]), [*a[-1:], *b[-2:][:1]]]
-        for extents in columns:
-            for m in filter(None, map(_symbol, extents)):
+        for extents in columns(node, self.types, self.known):
+            for m in filter(None, map(symbol_of, extents)):
                 limit, extent = self.minima.get(m, (ONE, ONE))
                 if limit != ONE and extent in extents:
                     self.equal[m] = (limit, extent)
@@ -372,23 +396,3 @@ class _Pass:
         self.values[name] = value = made
         if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):
             self.known[name] = tuple(value.reshape(-1))
-
-
-def _symbol(e: Index) -> Symbol | None:
-    """The symbol that e is, if it is one."""
-    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1 and isinstance(e.terms[0][0][0], Symbol):
-        return e.terms[0][0][0]
-    return None
-
-
-def _columns(shapes: Iterable[tuple[Index, ...]]) -> Iterator[list[Index]]:
-    """The extents that broadcasting puts on each other, from the last dimension on."""
-    shapes = list(shapes)
-    for at in range(1, max(map(len, shapes), default=0) + 1):
-        yield [s[-at] for s in shapes if len(s) >= at]
-
-
-def _at_one_size(difference: Index) -> bool:
-    """Whether it is a number times a symbol plus another number, which is 0 at one value at most."""
-    atoms = [atom for mono, _ in expanded(difference).terms for atom in mono]
-    return len(atoms) == 1 and isinstance(atoms[0], Symbol)

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from onnxfuse.ir.graph import Constant, Graph
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.runtime.wire import slice_of
 
 
@@ -60,6 +60,7 @@ class Source:
     overridable: tuple[str, ...] = ()  # initializers that are inputs too: their values may change
     facts: tuple[Index, ...] = ()  # >= 0 in every successful run of the model; types rely on them
     unproven: tuple[str, ...] = ()  # values whose type is only declared by the model, which the runtime does not check
+    read: frozenset[Symbol] = frozenset()  # symbols that the model computes with, as by Shape
     spelled: Mapping[str, str] = field(default_factory=dict)  # original names of values that were renamed
     already_fused: bool = False  # the model has generated kernels already: it is copied unchanged
     captured: Mapping[str, Constant] = field(default_factory=dict)  # constants of outer graphs that a body reads

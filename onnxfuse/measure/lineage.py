@@ -57,7 +57,7 @@ def _unions(after: list[Wire], maker: Mapping[str, Wire]) -> Iterator[list[Wire]
 
 
 def _behind(ends: Iterable[str], maker: Mapping[str, Wire], stop: set[str]) -> Iterator[Wire]:
-    """The nodes that compute the values `ends` from those in `stop`."""
+    """The backward slice: the nodes that compute the values `ends` from those in `stop`."""
     pending, seen = list(ends), set[str]()
     while pending:
         value = pending.pop()

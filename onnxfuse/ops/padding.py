@@ -55,7 +55,7 @@ class Margin:
 
 
 def _adds(amount: Index) -> bool:
-    """Whether an amount pads: one that depends on symbols never crops."""
+    """Whether an amount is positive; one that depends on symbols is assumed to be, and does not crop."""
     n = amount.constant
     return n is None or n > 0
 

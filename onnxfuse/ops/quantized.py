@@ -11,7 +11,9 @@ and integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from onnxfuse.ir.compose import inline
 from onnxfuse.ir.dtype import F32, I32, U8, DType, dtype_of
@@ -83,15 +85,18 @@ def quantize_dynamically(view: View) -> tuple[Definition, ...]:
     """DynamicQuantizeLinear: uint8 over the range of all elements and 0; NaN propagates, an empty range has scale 1."""
     s, have = Stages(view), view.shape(0)
 
-    def number(at: At) -> Scalar:
-        x = view.load(0, at)
-        return apply("select", apply("isnan", x), const(0.0, x.dtype), x)
+    def end(name: str, sided: Callable[[Scalar], Scalar]) -> Scalar:
+        """The greatest of 0 and all elements on one side of it; NaN is on neither."""
 
-    def end(which: str) -> Scalar:
-        read = s.reduced(f"%{which}", have, range(len(have)), which, number, lambda v: apply(which, v, const(0.0, F32)))
+        def positive(at: At) -> Scalar:
+            x, none = sided(view.load(0, at)), const(0.0, F32)
+            return apply("select", apply("greater", x, none), x, none)
+
+        read = s.reduced(name, have, range(len(have)), "peak", positive, lambda v: apply("max", v, const(0.0, F32)))
         return read((ZERO,) * len(have))
 
-    low, high = end("min"), end("max")
+    high = end("%max", lambda x: x)
+    low = apply("sub", const(0.0, F32), end("%min", partial(apply, "sub", const(0.0, F32))))
     step = apply("div", apply("sub", high, low), const(255.0, F32))
     scale = s.value("%scale", (), lambda at: apply("select", apply("equal", low, high), const(1.0, F32), step))(())
     steps = apply("div", apply("sub", const(0.0, F32), low), scale)

@@ -10,7 +10,7 @@ from onnxfuse.ir.compose import cost, loads, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ZERO, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition, Images, Table, define, view_of
@@ -48,6 +48,13 @@ class Kind:
 
 
 Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
+
+
+def of_whole_images(kind: Kind) -> bool:
+    """Whether a window is all of the image, so that it reduces as a mean over axes does."""
+    own = {a for d in kind.definitions for a in d.axes[2:]}
+    reads = [x for d in kind.definitions for x in loads(d.value)]
+    return kind.name == WINDOW and not any(own & axes_of(e) for x in reads for e in x.index)
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:

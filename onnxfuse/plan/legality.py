@@ -67,7 +67,7 @@ class Legality:
 
 def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
     """Why a contraction does not join a group, by blocks of rows or by strips of lines."""
-    if single and follows_window(graph, members, kind):
+    if single and follows_window(graph, members, kind, target):
         return None
     return chain_refusal(graph, members, op, kind, target, single)
 

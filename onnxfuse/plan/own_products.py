@@ -1,9 +1,9 @@
 """Which matrix products get generated kernels on a GPU: those where fusion saves more than the runtime's are faster.
 
 A generated product fuses its epilogue and a normalization before it, each of which is a kernel otherwise. The savings
-are compared with the time that the product itself loses, first for every product alone, then for each pair with a
-normalization between them: its kernel is saved if the first product fuses what precedes the normalization and the
-second one the normalization itself.
+are compared with the time that the product itself loses (little where cuBLASLt computes it with its epilogue), first
+for every product alone, then for each pair with a normalization between them: its kernel is saved if the first product
+fuses what precedes the normalization and the second one the normalization itself.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from dataclasses import dataclass, field
 from math import inf
 
 from onnxfuse.cost.fusions import calls_of
-from onnxfuse.cost.gpu import kernel_seconds, node_seconds
-from onnxfuse.cost.gpu_products import Sizes, seconds_of, tiles_of
+from onnxfuse.cost.gpu import kernel_seconds, library_seconds, node_seconds
+from onnxfuse.cost.gpu_products import SAFETY_FACTOR, Sizes, seconds_of, tiles_of
+from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.compose import inline, loads, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import Axis
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Reduce
+from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
 from onnxfuse.plan.rows import rows_of
 from onnxfuse.plan.sizes import tensor_of
-from onnxfuse.target import MOST_ROWS, Gpu
+from onnxfuse.target import LIBRARY_SINCE, MOST_ROWS, Gpu
 
-SAFETY_FACTOR = 1.25  # on predicted times of generated products, which, unlike the runtime's, are not measured
 NUMBERS = 3  # statistics of each row that a normalization computes: mean, variance, and its root
 
 
@@ -119,9 +120,35 @@ class _Selection:
             self._our_seconds(Sizes(s.batch, s.rows, s.columns, s.depth, s.dtype, False, n)) for n in (0, NUMBERS)
         )
         runtime_seconds = self._runtime_seconds(i)
-        return (
-            _Product(plain - runtime_seconds, norm - plain) if plain < inf and norm < inf and runtime_seconds else None
-        )
+        if plain == inf or norm == inf or not runtime_seconds:
+            return None
+        best = min(plain, self._library_seconds(i, s))  # a product that normalizes its rows is a kernel of ours
+        return _Product(best - runtime_seconds, norm - best)
+
+    def _library_seconds(self, i: int, s: Sizes) -> float:
+        """Seconds of a product and what follows it by cuBLASLt; infinite where it has no such epilogue."""
+        behind = self._plain_behind(i)
+        if behind is None or self.target.capability < LIBRARY_SINCE:
+            return inf
+        made = {d.name: d for n in (i, *behind) for d in self.kinds[n].definitions}
+        whole = {i, *behind}
+        left = [v for v in made if v in self.graph.outputs or not whole >= {*self.readers.get(v, ())}]
+        if len(left) != 1:
+            return inf
+        before: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
+        for name, d in made.items():
+            before[name] = (d.axes, inline(d.value, before))
+        axes, value = before[left[0]]
+        reduce = next((n for n in walk(value) if isinstance(n, Reduce)), None)
+        found = contraction_of(axes, reduce) if reduce is not None else None
+        if found is None or reduce is None:
+            return inf
+        c = found.weights_right(lambda x: all(n.source in self.graph.constants for n in loads(x)))
+        epilogue = epilogue_of(value, reduce, c.columns)
+        if epilogue is None:
+            return inf
+        residual = epilogue.residual is not None
+        return library_seconds(s.rows, s.columns, s.depth, s.dtype, epilogue.activation, self.target, residual=residual)
 
     def _our_seconds(self, s: Sizes) -> float:
         tile = next(iter(tiles_of(s, self.target)), None)
@@ -143,7 +170,12 @@ class _Selection:
 
     def _behind(self, i: int) -> float:
         """Seconds saved by fusing the epilogue of a product: those of a kernel, if it ends before any reduction."""
-        waiting, seen, works = [i], {i}, False
+        works = any(not self.kinds[r].keeps_order for r in self._plain_behind(i) or ())
+        return self._seconds(i) if works else 0.0
+
+    def _plain_behind(self, i: int) -> list[int] | None:
+        """The nodes of an epilogue, in order; None where there is a kernel after it anyway, which computes it too."""
+        waiting, seen = [i], {i}
         while waiting:
             for v in self.graph.nodes[waiting.pop()].outputs:
                 for r in self.readers.get(v, ()):
@@ -151,11 +183,10 @@ class _Selection:
                     if kind is None or r in seen or kind.name == WEIGHTS:
                         continue
                     if not self._plain(r):
-                        return 0.0  # there is a kernel after it anyway, which computes the epilogue too
+                        return None
                     seen.add(r)
                     waiting.append(r)
-                    works = works or not kind.keeps_order
-        return self._seconds(i) if works else 0.0
+        return sorted(seen - {i})
 
     def _normalization(self, j: int) -> tuple[int, ...]:
         """The normalization read only by a product, and the nodes between them, in order; empty if there is none."""

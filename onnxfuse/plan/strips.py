@@ -1,5 +1,7 @@
 """Whether a window joins the convolution that makes its image, and the next convolution both, by strips of lines.
 
+A pool joins it in any case, as a phase of its own where strips do not pay: that saves a kernel call.
+
 This saves barriers, kernel calls, and the traffic of images between them, which stay in the core's own cache. It costs
 that lines at the borders of tasks are computed twice, and that all tasks read all weights. It pays if the image is
 larger than the cores' own caches, and what is behind them is much slower.
@@ -46,28 +48,49 @@ def window_refusal(
 
     `single`: weights are stored as float32.
     """
-    no = ("E-TYPE", crosses_tiles(node.op))
     summed = [k for _, k in members if reduces(k)]
-    if len(summed) != 1 or summed[0].name != WEIGHTS or not summed[0].spatial or not single:
-        return no
-    made = next((outputs for outputs, _ in members if node.inputs[0] in outputs), None)
-    image, result = (_extents(graph, v) for v in (node.inputs[0], node.outputs[0]))
-    window = _window_of(kind, node.inputs[0])
-    if made is None or image is None or result is None or window is None or result[2] == 1:
-        return no
-    first = product_of(graph, summed[0])
+    if len(summed) != 1 or summed[0].name != WEIGHTS or not summed[0].spatial:
+        return ("E-TYPE", crosses_tiles(node.op))
+    if _pools(kind, node.inputs[0]):
+        return None
+    return _strips_refusal(graph, members, node.inputs[0], node.op, kind, target) if single else _no(node.op)
+
+
+def _no(op: str) -> tuple[str, str]:
+    return ("E-TYPE", crosses_tiles(op))
+
+
+def _pools(kind: Kind, image: str) -> bool:
+    """Whether a window has no weights."""
+    return all(x.source == image for d in kind.definitions for x in loads(d.value))
+
+
+def _strips_refusal(
+    graph: Graph, members: Members, read: str, op: str, kind: Kind, target: Cpu
+) -> tuple[str, str] | None:
+    """Code and reason why a window that reads this value is not computed by strips with the convolution before it."""
+    (summed,) = (k for _, k in members if k.name == WEIGHTS)
+    made = next((outputs for outputs, _ in members if read in outputs), None)
+    image, result = _extents(graph, read), tuple(e.constant or 0 for e in kind.definitions[0].shape)
+    window = _window_of(kind, read)
+    if made is None or image is None or window is None or not all(result) or result[2] == 1:
+        return _no(op)
+    first = product_of(graph, summed)
     if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):
-        return no
+        return _no(op)
     apart, one = _microseconds(first, image, result, window, target)
     if one > LEAST * apart:
-        return ("E-COST", f"{node.op} after the convolution by strips of lines: {one:.0f} us, apart {apart:.0f} us")
+        return ("E-COST", f"{op} after the convolution by strips of lines: {one:.0f} us, apart {apart:.0f} us")
     return None
 
 
-def follows_window(graph: Graph, members: Members, kind: Kind) -> bool:
-    """Whether a convolution reads the pixels of a window that is in a group with the convolution before it."""
+def follows_window(graph: Graph, members: Members, kind: Kind, target: Cpu) -> bool:
+    """Whether a convolution reads the pixels of a window that is computed by strips with the convolution before it."""
     summed = [k for _, k in members if reduces(k)]
     if [k.name for k in summed] != [WEIGHTS, WINDOW]:
+        return False
+    image = next(loads(summed[1].definitions[0].value)).source
+    if _pools(summed[1], image) and _strips_refusal(graph, members, image, "", summed[1], target) is not None:
         return False
     here = product_of(graph, kind)
     made = next((outputs for outputs, _ in members if here.left in outputs), ())

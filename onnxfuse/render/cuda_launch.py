@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnxfuse.ir.compose import elements_read
+from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.index import ONE, ZERO
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import (
@@ -21,12 +22,15 @@ from onnxfuse.ir.kernel import (
     all_statements,
     statements,
 )
-from onnxfuse.ir.launch import CopyAsync
+from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
 
 DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
+DATA = {F32: 0, F16: 2, BF16: 14}  # cudaDataType_t
+EPILOGUES: Mapping[Activation, int] = {"": 1, "relu": 2, "gelu": 32}  # cublasLtEpilogue_t; BIASED, in addition to these
+BIASED = 4
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -49,22 +53,30 @@ def code_symbol(symbol: str) -> str:
 def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
     """The host translation unit: a reference to the device code, and the function that runs the kernel."""
     phases = range(len(kernel.phases))
+    products = {n: p.library for n, p in enumerate(kernel.phases) if p.library is not None}
     names = ", ".join(f'"{function_name(symbol, k)}"' for k in phases)
     yield from (
-        '#include "cuda_host.h"',
+        f'#include "{"cuda_products.h" if products else "cuda_host.h"}"',
         f'extern "C" const unsigned char {code_symbol(symbol)}[];',
         f"namespace onnxfuse {{ namespace cuda {{ namespace {symbol}_ {{",
         f"const char* const names[] = {{{names}}};" if phases else "const char* const* const names = nullptr;",
         f"const unsigned shared[] = {{{', '.join(map(_shared, kernel.phases)) or '0'}}};",
         f"Handle functions[{max(len(phases), 1)}];",
         f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false}};",
-        "const char* prepare(int device) { return load(module, device); }",
+        *(_product(n, p) for n, p in products.items()),
+        "const char* prepare(int device) {",
+        *(f"  prepare(product{n}, device, {p.rows.constant or 0});" for n, p in products.items()),
+        "  return load(module, device);",
+        "}",
         "const char* run_kernel(Host* host, const Tensor* inputs) {",
     )
     for b in kernel.binds:
         yield from _bind(b)
     yield from _ends(kernel)
-    yield from _scratch(kernel)
+    for n, p in products.items():
+        yield f"  Algorithm algorithm{n};"
+        yield f"  const bool known{n} = algorithm_of(host, product{n}, {index(p.rows)}, &algorithm{n});"
+    yield from _scratch(kernel, list(products))
     for at, (_, parameter) in enumerate(parameters(kernel)):
         value = parameter if at >= len(parameters(kernel)) - len(kernel.binds) else f"{parameter}_"
         yield f"  auto argument{at} = {value};"
@@ -73,6 +85,10 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
     for number, phase in enumerate(kernel.phases):
         assert phase.launch is not None
         how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments"
+        if number in products:
+            yield f"  const Operands operands{number} = {_operands(products[number])};"
+            given = ", ".join(f"{name}{number}" for name in ("product", "operands", "algorithm", "workspace"))
+            yield f"  if (!known{number} || !multiplied(host, {given}))"
         yield f"  if (const char* wrong = launch(host, module, {number}, {how})) return wrong;"
     yield from ("  (void)arguments;", "  return done(host);", "}", *_descriptor(kernel, symbol, name))
 
@@ -149,16 +165,37 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
     return found
 
 
-def _scratch(kernel: Kernel) -> Iterator[str]:
-    """One allocation for all scratch buffers."""
-    total = " + ".join(map(_bytes, kernel.scratch))
+def _product(number: int, p: LibraryProduct) -> str:
+    """The description of a product that cuBLASLt may compute."""
+    epilogue = EPILOGUES[p.activation] + (BIASED if p.bias else 0)
+    epilogue -= EPILOGUES[""] if p.bias and not p.activation else 0
+    flags = f"{str(p.turned).lower()}, {str(p.residual != '').lower()}"
+    sizes = f"{p.columns}, {p.depth}, {', '.join(map(str, p.pitches))}"
+    return f"Product product{number} = {{{DATA[p.dtype]}, {epilogue}, {flags}, {sizes}, {{}}, 0, 0, {{0}}}};"
+
+
+def _operands(p: LibraryProduct) -> str:
+    named = [f"{identifier(name)}_" if name else "nullptr" for name in (p.left, p.right, p.bias, p.residual, p.result)]
+    return f"{{{index(p.rows)}, {', '.join(named)}}}"
+
+
+def _scratch(kernel: Kernel, products: Sequence[int]) -> Iterator[str]:
+    """One allocation for all scratch buffers, and workspaces of products."""
+    spaces = {f"workspace{n}": f"(known{n} ? rounded(algorithm{n}.workspace) : 0)" for n in products}
+    total = " + ".join([*map(_bytes, kernel.scratch), *spaces.values()])
     if not total:
         return
-    yield f"  char* memory = static_cast<char*>(host->scratch(host, {total}));"
-    yield '  if (!memory) return "no memory for scratch";'
+    if not total:
+        return
+    yield f"  const size_t bytes = {total};"
+    yield "  char* memory = bytes ? static_cast<char*>(host->scratch(host, bytes)) : nullptr;"
+    yield '  if (bytes && !memory) return "no memory for scratch";'
     for b in kernel.scratch:
         yield f"  void* {identifier(b.name)}_ = memory;"
         yield f"  memory += {_bytes(b)};"
+    for name, size in spaces.items():
+        yield f"  void* {name} = memory;"
+        yield f"  memory += {size};"
 
 
 def _bytes(b: Buffer) -> str:

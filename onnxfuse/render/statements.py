@@ -24,7 +24,7 @@ from onnxfuse.ir.lanes import INTERLEAVED
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, const
-from onnxfuse.ir.tile import EVEN_ENTRIES, Coding, Packed, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
 from onnxfuse.render.vectors import Vectors
@@ -184,7 +184,11 @@ class Printer(c_family.Printer):
         a, b = _address(left.buffer, left.at), _address(right.buffer, right.at)
         depth, ahead = index(s.panel_depth), _ahead(s)
         last = f"{ahead}, (int)({index(right.columns)})" if s.some else ahead
-        if isinstance(left, Quantized):
+        if isinstance(left, Channels):
+            sides = f"{left.segments}, {index(left.length)}, {index(left.across)}, {b}, {index(right.columns)}"
+            zero, slides = Scalars().text(left.coding.left_zero), str(left.slides).lower()
+            self.put(f"tile_channels({rows}, {a}, {core.most}, {sides}, {out}, {zero}, {slides});")
+        elif isinstance(left, Quantized):
             self.codes(s, left.coding, out, ahead)
         elif isinstance(left, Packed):
             most = str(core.most) if unit is not None else rows

@@ -28,6 +28,8 @@ class Cpu(Target):
     l2_gbps: float = 190.0  # repeated reads by one core from this cache level
     l3_gbps: float = 60.0
     memory_gbps: float = 30.0  # from memory by all cores together; one core reaches `bandwidth`
+    stored: float = 2.0  # ways of a line that is stored to a cache: 1 where it is fetched and written back at a time
+    clocks: float = 1.0  # of the core in a `cycle`: 2 where a unit computes a vector in halves
     dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
     barrier_us: float = 3.0  # overhead of a phase: starting its tasks and waiting for all of them
     processor: str = ""  # the family whose numbers these are; empty: numbers of the slower families of the class
@@ -44,7 +46,7 @@ class Cpu(Target):
 
     @property
     def cycle(self) -> float:
-        """Seconds of a clock cycle, assuming two vector multiply-adds per cycle."""
+        """Seconds of two vector multiply-adds: a clock cycle, or several where units are narrower than vectors."""
         return 4 * self.lanes / self.gflops * 1e-9
 
     def rows_of_line(self, width: int) -> int | None:
@@ -54,7 +56,8 @@ class Cpu(Target):
     def on(self, p: Processor) -> Cpu:
         """The machine class with the numbers of a processor family, whose units may be wider than the class assumes."""
         numbers = {name: value for name, value in asdict(p).items() if name not in ("name", "lanes", "gflops")}
-        return replace(self, processor=p.name, gflops=p.gflops * min(1.0, self.lanes / p.lanes), **numbers)
+        peak, clocks = p.gflops * min(1.0, self.lanes / p.lanes), max(1.0, self.lanes / p.lanes)
+        return replace(self, processor=p.name, gflops=peak, clocks=clocks, **numbers)
 
 
 TILE_VECTORS = 2  # vectors in a row of a register tile

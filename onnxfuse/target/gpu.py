@@ -53,6 +53,7 @@ MOST_ROWS = 8  # largest number of rows of a skinny product, limited by reading 
 IN_GRAPH_US = 1.4  # between two kernels of a CUDA graph, if all multiprocessors are busy
 TEGRA = frozenset({72, 87, 110})  # capabilities whose machine code runs on no other GPU, nor that of others on theirs
 CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
+LIBRARY_SINCE = 80  # the first capability whose products are left to cuBLASLt: it has all types
 COPIES_SINCE = 80  # the first capability with asynchronous copies to shared memory
 
 _K, _M = 1 << 10, 1 << 20

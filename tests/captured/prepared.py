@@ -11,7 +11,8 @@ import numpy as np
 from onnxfuse.build import SUPPORT
 from onnxfuse.cost.gpu_products import Sizes, tiles_of
 from onnxfuse.ir.dtype import F16
-from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.interpret import bound, interpret
+from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
 from tests.kernels.compiled import Case, fed
@@ -23,6 +24,7 @@ from tests.threads.scheduled import TARGET
 from tests.threads.test_product_tiles import with_tile
 
 DRIVER = Path(__file__).parents[1] / "threads" / "driver.cpp"
+LIBRARY = DRIVER.with_name("cublaslt.cpp")
 CASES = {c.name: c for c in TILED}
 SYMBOL = "captured"
 ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function
@@ -38,8 +40,8 @@ class Prepared:
     environment: dict[str, str]
 
 
-def prepared(folder: Path, case: Case, kernel: Kernel) -> Prepared:
-    """A kernel's launcher, compiled as in a library, and a driver for it."""
+def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False) -> Prepared:
+    """A kernel's launcher, compiled as in a library, and a driver for it; with `library`, cuBLASLt too."""
     source = render(kernel, SYMBOL, "Captured")
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     text = f'{source.text}\nextern "C" const unsigned char {code_symbol(SYMBOL)}[] = {{{code}}};\n'
@@ -47,12 +49,17 @@ def prepared(folder: Path, case: Case, kernel: Kernel) -> Prepared:
     made = compile_library([folder / "launchers.cpp"], CACHE / "threads", ("-std=c++20", "-O1", f"-I{SUPPORT}"))
     (folder / "launchers.so").symlink_to(made)
     (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
+    if library:
+        (folder / "libcublasLt.so.13").symlink_to(compile_library([LIBRARY], CACHE / "threads", ("-O1",)))
     feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
     for i, x in enumerate(feeds):
         np.save(folder / f"{i}.npy", x)
-    shapes = {p: [e.constant or 0 for e in p.shape] for p in kernel.outputs}
+    here = Places((), np.zeros(1, np.int64), bound(kernel, [x.shape for x in feeds]), {})
+    shapes = {p: [int(here.index(e)) for e in p.shape] for p in kernel.outputs}
     outputs = {p.name: [p.dtype.onnx, *s, p.dtype.bytes * int(np.prod(s))] for p, s in shapes.items()}
-    (folder / "told.json").write_text(json.dumps({"symbol": SYMBOL, "inputs": len(feeds), "outputs": outputs}))
+    types = [p.dtype.onnx for p in kernel.inputs]
+    told = {"symbol": SYMBOL, "inputs": len(feeds), "types": types, "outputs": outputs}
+    (folder / "told.json").write_text(json.dumps(told))
     emulated = library_of(source.text, SYMBOL)
     return Prepared(folder, kernel, feeds, {"LD_LIBRARY_PATH": str(folder), "DRIVER_KERNELS": str(emulated)})
 

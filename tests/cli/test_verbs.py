@@ -12,7 +12,7 @@ import pytest
 
 from onnxfuse.runtime import process, provider
 from onnxfuse.target.device import Device, Driver
-from tests.cli.conftest import Onnxfuse, Said, chain, lonely
+from tests.cli.conftest import BUSY, Onnxfuse, Said, chain, lonely
 from tests.cli.contract.schema import problems
 from tests.craft.sources import ROOT
 
@@ -83,12 +83,23 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
         ms = {"value": value * factor, "low": value * factor * 0.9 / half, "high": value * factor * 1.1}
         fast["models"][0]["level_ms"] = ms
         Path("then.json").write_text(json.dumps(fast))
-        shown = ("--baseline", "then.json", "--fail-if-slower", "3%", "--json", *more)
-        return onnxfuse("profile", model, "--duration", "0.4", *shown)
+        return compared("then.json", "--json", *more)
 
-    said = against(0.001)
+    def compared(with_file: str, *more: str) -> Said:
+        """The model against a file."""
+        return onnxfuse("profile", model, "--duration", "0.4", "--baseline", with_file, "--fail-if-slower", "3%", *more)
+
+    def decided(factor: float) -> Said:
+        """The first answer that is one: where other work lengthens most turns, a measurement may tell nothing."""
+        for _ in range(BUSY):
+            if (said := against(factor)).json["verdict"] != "inconclusive":
+                break
+            assert said.code == 0
+        return said
+
+    said = decided(0.001)
     assert said.code == 1 and "slower" in said.last and said.json["verdict"] == "slower"
-    said = against(1000.0)
+    said = decided(1000.0)
     assert said.code == 0 and said.json["verdict"] == "not slower"
     said = against(4.0, half=1e6)
     assert said.code == 0 and said.json["verdict"] == "inconclusive" and "--strict makes it an error" in said.err
@@ -96,12 +107,11 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     # As a machine writes it that was busy from beginning to end: it may be any time, so nothing can be told.
     fast["models"][0]["level_ms"] = {"value": value, "low": 0.0, "high": None}
     Path("busy.json").write_text(json.dumps(fast))
-    busy = ("--baseline", "busy.json", "--fail-if-slower", "3%", "--json")
-    assert onnxfuse("profile", model, "--duration", "0.4", *busy).json["verdict"] == "inconclusive"
+    assert compared("busy.json", "--json").json["verdict"] == "inconclusive"
     del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
     fast["models"][0]["latency_ms"]["min"] *= 1000
     Path("old.json").write_text(json.dumps(fast))
-    said = onnxfuse("profile", model, "--duration", "0.4", "--baseline", "old.json", "--fail-if-slower", "3%")
+    said = next((s for _ in range(BUSY) if "inconclusive" not in (s := compared("old.json")).out), said)
     assert said.code == 0 and "verdict   not slower" in said.out
 
 

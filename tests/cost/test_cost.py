@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, weight_bytes
+from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
@@ -96,6 +96,31 @@ def test_consecutive_contractions_are_divided_among_cores(rows: int):
     one, two, four = (predicted(chained, cores=cores).parts[COMPUTE] for cores in (1, 2, 4))
     assert two == pytest.approx(one / 2, rel=0.2)
     assert four == pytest.approx(one / 4, rel=0.35)
+
+
+def test_values_of_other_phases_are_as_far_as_those_of_other_kernels():
+    """What a phase does not touch does not decide from which cache it reads."""
+    kernel, constants = chain(256, 256)
+    (read,) = kernel.inputs
+    large = replace(read, name="large", value="large", shape=(Index.of(1 << 13), Index.of(1 << 13)))
+    found = predicted((replace(kernel, inputs=(read, large)), constants))
+    assert found == predicted((kernel, constants))
+    assert found.seconds < predicted((kernel, constants), l2_bytes=1 << 16).seconds
+
+
+def test_stores_that_are_written_back_at_a_time_count_once():
+    """Half of the bytes of a pass that is bound by a cache are stored, which count once instead of twice."""
+    twice, once = (predicted(chain(1024, 1024), stored=stored, gflops=1e5).parts[L3] for stored in (2.0, 1.0))
+    assert once == pytest.approx(twice * 2 / 3)
+
+
+def test_sums_of_a_chain_wait_for_the_clock_not_for_the_units():
+    """Units of half the width take twice as long for a vector, but a sum is there after as many clocks."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[64, 4096, 16] x) => (float[64, 16] y) { y = ReduceSum <keepdims = 0> (x, axes) }"""
+    case = made(text, "axes int64[1] = 1")
+    whole, halves = (predicted(case, clocks=clocks).parts[COMPUTE] for clocks in (1.0, 2.0))
+    assert halves == pytest.approx(whole / 2, rel=0.1)
 
 
 def test_symbols_given_are_as_good_as_static():

@@ -1,9 +1,10 @@
-"""Every extension of docs/adding.md is applied to a copy of the program and has the described effect."""
+"""Every extension of docs/adding.md is applied to a copy of the project, has its effect there, and passes its tests."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,13 @@ from tests.craft.sources import ROOT
 PAGE = ROOT / "docs" / "adding.md"
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _EDIT = re.compile(
-    r"in (?:the new file )?`([\w/.]+\.py)`(?:,\s+(before|instead of) `([^`]+)`)?:\n\n```text\n(.*?)```",
+    r"in (?:the new file )?`([\w/.]+\.(?:py|json|md))`(?:,\s+(before|instead of) `(.+?)`)?:\n\n```text\n(.*?)```",
     re.DOTALL | re.IGNORECASE,
 )
-
+_TESTS = re.compile(r"^Test: `pytest (.+)`$", re.MULTILINE)
+COPIED = ("onnxfuse", "cli", "tests", "docs", "scripts", "models", "README.md", "pyproject.toml", "Makefile")
+PAGES = ("operators", "rules", "commands", "agreed", "options")  # scripts of `make docs`
+OF_PAGES = ("tests/ops/test_docs.py", "tests/rules/test_docs.py", "tests/cli/shipping/test_docs.py")
 
 OPTIMIZED = """
 import sys
@@ -38,6 +42,23 @@ print("".join(parts))
 """
 
 
+COMPILED = """
+import sys
+import numpy as np
+import onnx.parser
+from onnxfuse import optimize
+from onnxfuse.runtime.session import session
+head = '<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]> g (float[7, 13] x) => (float[7, 13] y)'
+text = head + "{" + sys.argv[1] + "}"
+model = onnx.parser.parse_model(text).SerializeToString()
+made = optimize(model, "f.onnx", strict=True, min_group=1, verify=False, gain=False, overwrite=True)
+x = np.random.default_rng(0).standard_normal((7, 13)).astype(np.float32)
+(y,) = session("f.onnx").run(None, {"x": x})
+np.testing.assert_allclose(y, eval(sys.argv[2]), rtol=1e-6)
+print(made.kernels, "kernel is right")
+"""
+
+
 VERB = """
 import sys
 import onnx.parser
@@ -52,7 +73,7 @@ run([sys.argv[2], "model.onnx"])
 class Addition:
     """What is looked at: a graph, options, and what the answer has with the addition and not without it.
 
-    `step` is what is printed, or, where the program is another one, the verb.
+    `step` is what is printed, or, where the program is another one, the verb, or what NumPy computes.
     """
 
     graph: str
@@ -63,7 +84,7 @@ class Addition:
 
 
 ADDITIONS = {
-    "An operator": Addition("y = com.example.Cube(x)", "render", " 1 [1] "),
+    "An operator": Addition("y = com.example.Cube(x)", "x**3", "1 kernel is right", program=COMPILED),
     "A law": Addition("a = Neg(x) b = Floor(a) y = Neg(b)", "rewrite", "'ceil-by-floor': 1"),
     "A structural rule": Addition("a = Abs(x) y = Mean(a, a, a)", "rewrite", "'mean-of-equals': 1"),
     "An instruction set": Addition("y = Abs(x)", "render", "for x86-64-v2", ("arch=x86-64-v2",)),
@@ -73,51 +94,122 @@ ADDITIONS = {
 }
 
 
-def sections() -> dict[str, list[tuple[str, str, str, str]]]:
-    """The edits of the page by the headings that they stand under: file, how (of a new one nothing), anchor, text."""
+@dataclass(frozen=True)
+class Section:
+    """What the page shows under one heading: edits (file, how, of a new one nothing, anchor, text), and its tests."""
+
+    edits: list[tuple[str, str, str, str]]
+    tests: list[str]
+
+    @property
+    def test_files(self) -> list[str]:
+        return [each for each in self.tests if each.startswith("tests/")]
+
+
+def sections() -> dict[str, Section]:
+    """The sections of the page by their headings."""
     parts = _SECTION.split(PAGE.read_text(encoding="utf-8"))[1:]
-    return {title: _EDIT.findall(body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        title: Section(_EDIT.findall(body), [word for found in _TESTS.findall(body) for word in shlex.split(found)])
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
-def answer(program: Path, addition: Addition) -> str:
-    """What a copy of the program says of the graph, or why it says nothing."""
-    env = {**os.environ, "PYTHONPATH": str(program), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", addition.program, addition.graph, addition.step, *addition.options]
-    done = subprocess.run(command, cwd=program, env=env, check=False, capture_output=True, text=True)
+def ran(project: Path, *arguments: str, ok: bool = True) -> str:
+    """What Python says in a copy of the project, which must succeed if that is `ok`."""
+    env = {**os.environ, "PYTHONPATH": str(project), "PYTHONSAFEPATH": "1"}
+    env.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=project, env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0 or not ok, f"{arguments}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
     return done.stdout + done.stderr
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    for folder in ("onnxfuse", "cli"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "onnxfuse_cli").symlink_to("cli")
-    return tmp_path
+def answer(project: Path, addition: Addition) -> str:
+    """What a copy of the program says of the graph, or why it says nothing."""
+    return ran(project, "-c", addition.program, addition.graph, addition.step, *addition.options, ok=False)
 
 
-@pytest.mark.parametrize("title", ADDITIONS)
-def test_an_addition_does_something(title: str, program: Path):
-    edits, addition = sections()[title], ADDITIONS[title]
-    assert edits, f"{PAGE.name}: {title} shows nothing"
-    assert addition.shown not in answer(program, addition), "it is there already"
-    for file, how, anchor, text in edits:
-        path = program / file
+def passed(project: Path, *arguments: str) -> int:
+    """How many tests of a copy of the project pass; none may fail."""
+    said = ran(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
+    counted = re.search(r"(\d+) passed", said)
+    return int(counted[1]) if counted else 0
+
+
+def applied(project: Path, section: Section) -> None:
+    """Make the edits of a section in a copy of the project."""
+    for file, how, anchor, text in section.edits:
+        path = project / file
         if not how:
             assert not path.exists(), f"{file} is there already"
             path.write_text(text, encoding="utf-8")
             continue
         before = path.read_text(encoding="utf-8")
         assert before.count(anchor) == 1, f"{file} has no single {anchor!r}"
-        added = text + (anchor if how == "before" else "")
-        path.write_text(before.replace(anchor, added if how == "before" else added.rstrip("\n")), encoding="utf-8")
-    said = answer(program, addition)
+        added = text + anchor if how == "before" else text.rstrip("\n")
+        path.write_text(before.replace(anchor, added), encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of everything that tests and scripts read, without what was built."""
+    for name in COPIED:
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, tmp_path / name)
+        else:
+            built = ("build",) if name == "models" else ()
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", *built))
+    (tmp_path / "onnxfuse_cli").symlink_to("cli")
+    return tmp_path
+
+
+@pytest.mark.parametrize("title", ADDITIONS)
+def test_an_addition_does_something_and_passes_its_tests(title: str, project: Path):
+    section, addition = sections()[title], ADDITIONS[title]
+    assert section.edits and section.test_files, f"{PAGE.name}: {title} shows nothing, or names no test"
+    assert addition.shown not in answer(project, addition), "it is there already"
+    applied(project, section)
+    said = answer(project, addition)
     assert addition.shown in said, said
+    assert passed(project, *section.tests) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", [title for title in ADDITIONS if title != "A law"])
+def test_the_test_case_is_needed(title: str, project: Path):
+    """Without the addition itself its test case fails: it is not one that passes whatever is there."""
+    section = sections()[title]
+    cases = [edit for edit in section.edits if edit[0].startswith("tests/")]
+    assert cases, f"{PAGE.name}: {title} shows no test case"
+    applied(project, Section(cases, section.tests))
+    said = ran(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *section.tests, ok=False)
+    assert re.search(r"\d+ (failed|error)|^E .*KeyError", said, re.MULTILINE), said
+
+
+@pytest.mark.slow
+def test_all_additions_together_pass_whole_test_files(project: Path):
+    """With the pages that are made from the program written anew."""
+    for section in sections().values():
+        applied(project, section)
+    for page in PAGES:
+        ran(project, f"scripts/{page}.py")
+    files = {file: None for section in sections().values() for file in section.test_files}
+    assert passed(project, *files, *OF_PAGES) > 1000
 
 
 def test_every_section_is_tried():
     assert sections().keys() == ADDITIONS.keys()
 
 
+def test_the_pages_are_those_of_make_docs():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndocs: ")[2].partition("\n\n")[0]
+    assert re.findall(r"scripts/(\w+)\.py", text) == list(PAGES)
+
+
 def test_every_addition_is_made_in_one_file():
-    for title, edits in sections().items():
-        assert len({file for file, *_ in edits}) == 1, f"{title} goes into several files"
+    """Beside its test cases and pages."""
+    for title, section in sections().items():
+        code = {file for file, *_ in section.edits if file.startswith(("onnxfuse/", "cli/"))}
+        assert len(code) == 1, f"{title} goes into several files"

@@ -10,7 +10,7 @@ import pytest
 
 from onnxfuse.ir import kernel as kernels
 from onnxfuse.ir import launch, tile
-from onnxfuse.ir.dtype import BF16, F64, DType
+from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, Core
 from onnxfuse.ir.index import Axis, Index, Symbol
 from onnxfuse.ir.kernel import Buffer, Kernel
@@ -26,7 +26,10 @@ from tests.threads.written import WRITTEN
 SHOWN = {c for m in (kernels, launch, tile) for c in vars(m).values() if is_dataclass(c) and c.__module__ == m.__name__}
 # why a kernel is as it is: told on its own
 UNTOLD = {("Kernel", "choices"), ("Choice", "candidates"), ("Choice", "substitutable")}
-ON_THE_CPU = ("attention", "codes_plain", "half_14_8_32", "winograd_plain", "conv3_lines", "gemm_deep_M", "depth3_any")
+ON_THE_CPU = (
+    "attention", "codes_plain", "codes_depthwise", "half_14_8_32", "winograd_plain", "conv3_lines", "gemm_deep_M",
+    "depth3_any",
+)  # fmt: skip
 OTHER: dict[type, Callable[[Any], Any]] = {
     bool: lambda x: not x,
     int: lambda x: x + 1,
@@ -41,13 +44,18 @@ OTHER: dict[type, Callable[[Any], Any]] = {
 }
 
 
+def by_a_library(x: str, result: str) -> launch.LibraryProduct:
+    """A call for one element of float16 buffers."""
+    return launch.LibraryProduct(F16, Index.of(1), 1, 1, x, x, result, (1, 1, 1, 1), x, x, "relu")
+
+
 def other(x: Any, name: str) -> Any:
     """A value that is not x, for a field of this name."""
     if x is None:
         return {"launch": launch.Launch(Index.of(3), Index.of(32)), "unit": AMX, "part": ("p", Index.of(1)),
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
                 "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
-                "matrix_unit": (AMX, 3),
+                "matrix_unit": (AMX, 3), "library": by_a_library("a", "y"),
                 "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, turned=False)}[name]  # fmt: skip
     if isinstance(x, tuple):
         added = {"guards": Guard(Index.of(1), Index.of(2)), "behind": Const(1.0, F64), "merged": Const(1.0, F64)}
@@ -82,8 +90,10 @@ def sample() -> dict[str, Kernel]:
         made = kernel_of(case_named(name), BUILDS["x86-64-v4"])
         assert isinstance(made, Kernel)
         found[name] = made
-    found["tiles"] = scheduled.kernel_of(next(c for c in product_cases.TILED if c.name == "tiles_float16"))
-    return found
+    tiles = scheduled.kernel_of(next(c for c in product_cases.TILED if c.name == "tiles_float16"))
+    call = by_a_library(tiles.inputs[0].name, tiles.outputs[0].name)
+    by_library = replace(tiles, phases=tuple(replace(p, library=call) for p in tiles.phases))
+    return {**found, "tiles": tiles, "by a library": by_library}
 
 
 @pytest.fixture(scope="module")

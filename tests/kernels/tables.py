@@ -77,7 +77,7 @@ TABLES = {
     "border": Table(border.CASES),
     "chain": Table(chain.CASES),
     "codes": Table(codes.CASES, UNITS),
-    "windows of codes": Table(codes.WINDOWS, (*PLAIN, SHARING)),
+    "windows of codes": Table((*codes.WINDOWS, codes.ZEROS_OF_CHANNELS), (*PLAIN, SHARING)),
     "codes made": Table(codes.MADE, (*PLAIN, SHARING)),
     "attentions of codes": Table(codes.ATTENTIONS, (*PLAIN, SHARING)),
     "contraction": Table(contraction.CASES, (*PLAIN, SHARING)),

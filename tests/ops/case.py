@@ -30,8 +30,8 @@ class Case:
 
     `inputs` may hold None for absent ones. `constants` are positions that the graph knows as initializers, `known`
     those whose integers it knows (shape inputs always). `length` is the longest sum behind one element, `factor` how
-    many roundings (of `precision`, if not the result's type) each step may cost. `wrong` names a reference ("onnx",
-    "runtime") that does not follow the specification here.
+    many roundings (of `precision`, if not the result's type) each step may cost. `wrong` names the references ("onnx",
+    "runtime") that do not follow the specification here, or do not know the operator; `wanted` are NumPy's results.
     """
 
     op: str
@@ -45,6 +45,7 @@ class Case:
     factor: float = 4.0
     precision: str = ""
     wrong: str = ""
+    wanted: tuple[Array, ...] = ()
     note: str = ""
 
     @property

@@ -14,6 +14,8 @@ from onnxfuse.plan.price import clearly_less
 from onnxfuse.plan.search.alternatives import alternatives
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
+from onnxfuse.target import CPUS
+from onnxfuse.target.processors import PROCESSORS
 from tests.plan.priced import HEAD, costing, graph_of, planned, seconds
 from tests.plan.test_best import space_of
 
@@ -25,6 +27,9 @@ ADDED = """(float[1, 8, 64] x, float[16, 8, 96] r) => (float[16, 8, 96] y) <floa
 { a = MatMul(x, w)\n y = Add(a, r) }"""
 BESIDE = """(float[64, 64] x) => (float[64, 96] a, float[64, 1] b) <float[64, 96] w>
 { a = MatMul(x, w)\n b = ReduceMax<axes = [1], keepdims = 1>(x) }"""
+BLOCK = """(float[1, 24, {side}, {side}] x) => (float[1, 24, {side}, {side}] y)
+<float[144, 24, 1, 1] w, float[144, 1, 3, 3] v, float[24, 144, 1, 1] u>
+{{ a = Conv(x, w)\n b = Sigmoid(a)\n c = Conv<group = 144, pads = [1, 1, 1, 1]>(b, v)\n y = Conv(c, u) }}"""
 SPLIT = """(float[128, 64] x, float[64, 64] k) => (float[128, 64] y) <float[64, 96] w>
 { a = Tanh(x)\n b = Exp(a)\n y = MatMul(b, k) }"""
 
@@ -72,6 +77,25 @@ def test_products_of_one_group_are_proposed_apart() -> None:
     space = space_of(weighted(MLP))
     (whole,) = [set_of(space.order)]
     assert [_operators(space, g) for g in alternatives(space, [whole])["apart"]] == ["MatMul Relu", "MatMul"]
+
+
+def test_a_window_between_convolutions_is_proposed_with_them() -> None:
+    """Growth compares two closed forms; where they say no, or the window has been left alone, prices are asked."""
+    assert proposed(BLOCK.format(side=56))["strips"] == ["Conv Sigmoid Conv", "Conv Sigmoid Conv Conv"]
+    others = (SCALED, MLP, ADDED, BESIDE, SPLIT, BLOCK.format(side=7))  # by strips already, at 7
+    assert not any("strips" in proposed(t) for t in others)
+
+
+@pytest.mark.parametrize(("family", "groups"), [("zen4", 1), ("haswell", 3)])
+def test_a_block_is_one_kernel_where_that_is_predicted_faster(
+    family: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = CPUS["x86-64-v4" if family == "zen4" else "x86-64-v3"].on(PROCESSORS[family])
+    monkeypatch.setattr("tests.plan.priced.TARGET", cpu)
+    prices, graph = costing(), weighted(BLOCK.format(side=56))
+    usual, best = (planned(graph, name, prices) for name in ("anchors", BEST))
+    assert len(usual.groups) == 3
+    assert len(best.groups) == groups
 
 
 def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_faster() -> None:

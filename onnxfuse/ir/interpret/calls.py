@@ -16,7 +16,7 @@ from onnxfuse.ir.interpret.values import Places, both
 from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import PAIR, QUAD
-from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 
 ZEROS = 0  # number of the zero buffer, which pointers to padding refer to
 
@@ -141,6 +141,9 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
         raise KernelFault(f"a tile of {height} rows, where {s.core.most} are the most")
     steps, row = _steps(s, p), np.arange(height)[:, None]
     there = both(p.alive, row < rows)
+    if isinstance(s.left, Channels):
+        _channels(s, s.left, p, steps, row, there, names)
+        return
     if isinstance(s.left, Packed):
         left = _packed_left(s, p, steps, row, there, rows)
     else:
@@ -166,6 +169,26 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
         before, _ = out.read(at, both(there, more), p.tasks)
         sums = np.where(more, sums + before, sums)
     out.write(at, sums, there, p.tasks, known)
+
+
+def _channels(s: Tile, left: Channels, p: Places, steps: _Steps, row: Array, there: Where, names: list[str]) -> None:
+    """Sums of windows of one channel for each column."""
+    table, entry, column = p.memory[left.buffer], np.arange(left.pointers)[:, None, None], np.arange(s.core.width)
+    address, _ = table.read(p.index(left.at) + entry * s.core.most + row, there, p.tasks)
+    address = np.broadcast_to(address, (left.pointers, len(row), *p.shape))[:, :, None]
+    where = column[:, None] < p.index(s.right.columns)
+    alive = np.broadcast_to(True if there is None else there, (len(row), *p.shape))[:, None]
+    at = p.index(left.across) + column[:, None]
+    values = _behind(
+        s, p, address, at, np.broadcast_to(alive & where, (left.pointers, len(row), s.core.width, *p.shape)), names
+    )
+    values = values.astype(np.int64) - p.scalar(left.coding.left_zero).astype(np.int64)
+    right, known = _right(s, p, steps)
+    sums = (values * right[:, None]).sum(0).astype(np.int32)  # rows, columns, tasks
+    out, to = p.memory[s.out], p.index(s.out_at) + row[:, None] * s.core.width + column[:, None]
+    known = both(known, np.broadcast_to(where, (s.core.width, *p.shape))[:, None])
+    columns_first = np.moveaxis(sums, 1, 0)
+    out.write(np.moveaxis(to, 1, 0), columns_first, there, p.tasks, known)
 
 
 def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
@@ -197,19 +220,26 @@ def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Arr
 def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]) -> Array:
     """k x rows x tasks: elements of rows behind pointers."""
     address = _addresses(s, p, row, there, rows)[steps.segment[:, 0, 0]]
-    number, offset = pointed(address)
     alive = both(there, steps.alive)
     alive = np.broadcast_to(True if alive is None else alive, address.shape)
-    got = np.zeros(address.shape, computed(s.core.product.left))
+    got = _behind(s, p, address, steps.k, alive, names)
+    return got if not isinstance(s.left, Quantized) else got.astype(np.int64)
+
+
+def _behind(s: Tile, p: Places, address: Array, at: Array, alive: Array, names: list[str]) -> Array:
+    """The elements `at` behind pointers."""
+    number, offset = pointed(address)
+    number, offset = (np.broadcast_to(x, alive.shape) for x in (number, offset + at))
+    got = np.zeros(alive.shape, computed(s.core.product.left))
     for each in np.unique(number[alive]):
         if each == ZEROS:
             continue
         if not 0 < each < len(names):
             raise KernelFault(f"a pointer of {s.left.buffer} leads nowhere")
         mine = alive & (number == each)
-        values, _ = p.memory[names[each]].read(offset + steps.k, mine, p.tasks)
+        values, _ = p.memory[names[each]].read(offset, mine, p.tasks)
         got = np.where(mine, values, got).astype(got.dtype)
-    return got if not isinstance(s.left, Quantized) else got.astype(np.int64)
+    return got
 
 
 def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:

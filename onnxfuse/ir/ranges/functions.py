@@ -174,6 +174,7 @@ def _over(x: float, y: float) -> float:
 
 _ARITHMETIC: dict[str, Callable[[Range, Range, bool, bool], Range]] = {
     "add": _add, "sub": _sub, "mul": _mul, "rounded_mul": _mul, "div": _div,
+    "quotient_to_round": _div,
 }  # fmt: skip
 
 

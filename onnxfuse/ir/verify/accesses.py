@@ -43,7 +43,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
-from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
 
 ZERO_BYTES = ZERO_ROW * F32.bytes
@@ -360,7 +360,8 @@ class _Check:
             self.multiple(s.left.buffer, a, piece, where)
         else:
             even = isinstance(s.left, Pointers) and s.left.even
-            entries = (s.left.segments - 1) * (EVEN_ENTRIES if even else core.most) + (EVEN_ENTRIES if even else rows)
+            pieces = s.left.pointers if isinstance(s.left, Channels) else s.left.segments
+            entries = (pieces - 1) * (EVEN_ENTRIES if even else core.most) + (EVEN_ENTRIES if even else rows)
             self.reads(s.left.buffer, a, entries, where)
         if isinstance(s.left, Quantized):
             self.reads(s.right.buffer, b, (-(-length // QUAD) * s.left.segments + 1) * core.width * QUAD, where)

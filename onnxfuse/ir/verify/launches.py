@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import elements_read
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.interpret import bound, prepared
 from onnxfuse.ir.interpret.elements import KernelFault
 from onnxfuse.ir.interpret.values import Places
@@ -67,6 +67,7 @@ def launch_faults(kernel: Kernel) -> list[str]:
     """The errors in phases with a launch, and in phases of tasks that use features of launches."""
     found: list[str] = []
     for number, phase in enumerate(kernel.phases):
+        found += [f"phase {number}: {what}" for what in _library(kernel, phase)]
         here = _alone(phase) if phase.launch is None else (*_Levels(kernel, phase).found, *_buffers(phase))
         found += [f"phase {number}: {what}" for what in here]
     if not found and any(phase.launch is not None for phase in kernel.phases):
@@ -81,6 +82,23 @@ def _alone(phase: Phase) -> Iterator[str]:
             yield f"{_name(s)} in a phase without a launch"
         if isinstance(s, ReduceLoop) and s.scope in SCOPES:
             yield f"a reduction of scope {s.scope} in a phase without a launch"
+
+
+def _library(kernel: Kernel, phase: Phase) -> Iterator[str]:
+    """Operands of a call of a library that are no buffers of its type, or reach beyond them."""
+    if phase.library is None:
+        return
+    if len(phase.library.pitches) != len(("left", "right", "residual", "result")):
+        yield f"{len(phase.library.pitches)} pitches of a call of cuBLASLt, expected 4"
+        return
+    sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
+    sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
+    for name, rows, columns, pitch in phase.library.operands:
+        dtype, size = sizes.get(name, (None, None))
+        if dtype != phase.library.dtype or size is None:
+            yield f"cuBLASLt's operand {name} is no buffer of {phase.library.dtype}"
+        elif pitch < columns or (((rows - 1) * pitch + columns - size).constant or 0) > 0:
+            yield f"cuBLASLt's operand {name} is {size!r} elements, but rows have {columns}, {pitch} apart"
 
 
 def _name(s: Stmt) -> str:

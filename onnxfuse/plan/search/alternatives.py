@@ -8,6 +8,7 @@
 | `apart` | a product fused with another gets a kernel of its own, with what follows it |
 | `epilogue` | readers of a product are fused into its epilogue, whatever else they read |
 | `beside` | two groups that read the same value are one kernel |
+| `strips` | a window is one phase with the convolutions around it, where the closed form that growth uses says no |
 
 `best` considers them in addition to the proposals of strategies, and chooses by price.
 """
@@ -28,7 +29,9 @@ def alternatives(space: Space, groups: Sequence[Set]) -> dict[str, list[Set]]:
     found: dict[str, list[Set]] = {}
     own = {i: g for g in groups for i in members(g)}
     for group in groups:
-        for name, other in (*_joined(space, group, own), *_beside(space, group, own), *_split(space, group)):
+        for name, other in (
+            *_joined(space, group, own), *_beside(space, group, own), *_split(space, group), *_strips(space, group, own)
+        ):  # fmt: skip
             if other != group and space.legal.allows(other) and other not in found.setdefault(name, []):
                 found[name].append(other)
     return found
@@ -55,6 +58,23 @@ def _beside(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str
     values = {v for i in members(group) for v in scope.reads[i] if v not in scope.graph.constants}
     readers = {i for v in values for i in scope.apart.readers.get(v, ())}
     yield from (("beside", group | g) for g in sorted({own[i] for i in readers if i in own}) if g > group)
+
+
+def _strips(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str, Set]]:
+    """The group of a window with the one that makes its image, and with the one that reads its result too."""
+    scope, legal = space.scope, space.legal
+    products = _products(space, group)
+    before, behind = ({own[i] for i in members(each(group)) if i in own} for each in (legal.makers, legal.readers))
+    if [space.kind(p).name for p in products] != [WINDOW] or len(before) != 1:
+        return
+    (first,), (p,) = before, products
+    made = [(scope.nodes[i].outputs, space.kind(i)) for i in members(first)]
+    target, single = scope.legality.targets(scope.options)[0], scope.options.precision == "fp32"
+    why = scope.legality.windowed(scope.graph, made, scope.nodes[p], space.kind(p), target, single)
+    if why is not None and why[0] != "E-COST":
+        return
+    yield "strips", first | group
+    yield from (("strips", first | group | r) for r in behind if len(behind) == 1 and _products(space, r))
 
 
 def _split(space: Space, group: Set) -> Iterator[tuple[str, Set]]:

@@ -161,7 +161,7 @@ class _Choosing:
         if seconds is None:
             return Decision("E-COST", (), "it was not scheduled, since the budget of candidates was used up", BUDGET)
         if region is None:
-            return Decision("E-COST", (), "it was dropped from the beam in favor of better ones")
+            return Decision("E-COST", (), "pruned by the beam search: other plans are predicted to be faster")
         unit = self.unit[self.prices.shown]
         with_it, without = (duration(part * unit) for part in region)
         how = "its own time measured" if self.prices.is_measured(group) else "as predicted"

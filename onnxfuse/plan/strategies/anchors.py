@@ -12,7 +12,17 @@ import re
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Members
+from onnxfuse.plan.kinds import (
+    BATCHED,
+    DECODING,
+    ELEMENTWISE,
+    MOVEMENT,
+    REDUCTION,
+    WEIGHTS,
+    WINDOW,
+    Members,
+    of_whole_images,
+)
 from onnxfuse.plan.layouts import channels_in
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
@@ -120,6 +130,8 @@ class _Grower:
                 )
             )
         if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
+            if of_whole_images(kind) and self._reduction_refusal(group, node) is None:
+                return None
             if kind.name == WINDOW and self._only_reader(group, node) and self._inside(node):
                 made = self.units.nodes[node]
                 return self.legality.windowed(

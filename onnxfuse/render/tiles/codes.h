@@ -34,4 +34,19 @@ ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 
             columns < PANEL ? (int)columns : PANEL, out, codes, ahead);
 }
 
+void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,
+                  int columns, int32_t* out, int left_zero, bool left_signed, bool slides);
+
+// Windows of one channel for each column (depthwise convolutions). A table entry is the address of one element of each channel:
+// out[i * PANEL + j] = sum over segments s and steps k < length of
+//   (table[(s * length + k) * pitch + i][across + j] - left zero) * b[(s * groups + k / 4) * PANEL * 4 + j * 4 + k % 4]
+// where groups = ceil(length / 4). Sums of columns from `columns` on are undefined, and their elements are not read. `slides`:
+// segment s of each row but the first is segment s + 1 of the row before.
+template <class A>
+ONNXFUSE_INLINE void tile_channels(int rows, const A* const* table, i64 pitch, i64 segments, i64 length, i64 across,
+                                   const int8_t* b, i64 columns, int32_t* out, int left_zero, bool slides) {
+  sum_channels(rows, reinterpret_cast<const uint8_t* const*>(table), pitch, segments, length, across, b,
+               columns < PANEL ? (int)columns : PANEL, out, left_zero, is_same<A, int8_t>, slides);
+}
+
 } }  // namespace onnxfuse

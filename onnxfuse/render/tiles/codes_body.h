@@ -93,9 +93,89 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
     for (int v = 0; v < Wide; v++) store(out + i * PANEL + v * LANES, sum[i][v]);
 }
 
+// Elements of `length` rows, in groups of up to four.
+template <int Length> ONNXFUSE_CODES_FOR
+ONNXFUSE_INLINE void ONNXFUSE_CODES_GROUPS(const uint8_t* const* from, i64 pitch, i64 at, int columns, vi (*to)[2]) {
+#pragma GCC unroll 8
+  for (int k = 0; k < Length; k += 4) {
+    constexpr int Last = Length % 4 ? Length % 4 : 4;
+    const auto read = [&](auto lines) __attribute__((always_inline)) {
+      const uint8_t* rows[decltype(lines)::value];
+      for (int l = 0; l < decltype(lines)::value; l++) rows[l] = from[(k + l) * pitch] + at;
+      interleaved(rows, columns, to[k / 4]);
+    };
+    if (k + 4 <= Length) read(Count<4>{});
+    else read(Count<Last>{});
+  }
+}
+
+// Sums of windows of Segments columns of Length unsigned elements each (0, 0: of any size, also signed) for two vectors of
+// channels from `at` on. Where each window is the one before, moved by one column, only its last column is loaded.
+template <int Segments, int Length> ONNXFUSE_CODES_FOR
+void ONNXFUSE_CODES_CHANNELS(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across,
+                             const int8_t* panel, int columns, int at, int32_t* out, int32_t left, vi turn,
+                             bool slides) {
+  const i64 groups = (length + 3) / 4;
+  const uint8_t* b = reinterpret_cast<const uint8_t*>(panel) + at * 4;
+  const int32_t* sums = reinterpret_cast<const int32_t*>(panel + segments * groups * PANEL * 4) + at;
+  across += at;
+  columns -= at;
+  out += at;
+  vi first[2];
+  for (int v = 0; v < 2; v++) first[v] = load(sums + v * LANES) * -left;
+  if constexpr (Segments > 0) {
+    constexpr int Groups = (Length + 3) / 4;
+    vi weights[Segments][Groups][2], codes[Segments][Groups][2];
+#pragma GCC unroll 8
+    for (int s = 0; s < Segments; s++)
+      for (int g = 0; g < Groups; g++)
+        for (int v = 0; v < 2; v++) weights[s][g][v] = columns_of(b + (s * Groups + g) * PANEL * 4 + v * LANES * 4);
+#pragma GCC unroll 1
+    for (int i = 0; i < rows; i++, table++, out += PANEL) {
+      if (slides && i > 0) {
+#pragma GCC unroll 8
+        for (int s = 0; s + 1 < Segments; s++)
+          for (int g = 0; g < Groups; g++)
+            for (int v = 0; v < 2; v++) codes[s][g][v] = codes[s + 1][g][v];
+      } else {
+#pragma GCC unroll 8
+        for (int s = 0; s + 1 < Segments; s++) ONNXFUSE_CODES_GROUPS<Length>(table + s * Length * pitch, pitch, across, columns, codes[s]);
+      }
+      ONNXFUSE_CODES_GROUPS<Length>(table + (Segments - 1) * Length * pitch, pitch, across, columns, codes[Segments - 1]);
+      vi sum[2] = {first[0], first[1]};
+#pragma GCC unroll 8
+      for (int s = 0; s < Segments; s++)
+        for (int g = 0; g < Groups; g++)
+          for (int v = 0; v < 2; v++) sum[v] = ONNXFUSE_CODES_PRODUCTS(sum[v], codes[s][g][v], weights[s][g][v]);
+      for (int v = 0; v < 2; v++) store(out + v * LANES, sum[v]);
+    }
+  } else {
+#pragma GCC unroll 1
+    for (int i = 0; i < rows; i++, table++, out += PANEL) {
+      vi sum[2] = {first[0], first[1]};
+      const uint8_t* weights = b;
+      for (i64 s = 0; s < segments; s++)
+        for (i64 k = 0; k < length; k += 4, weights += PANEL * 4) {
+          vi codes[1][2];
+          const uint8_t* const* from = table + (s * length + k) * pitch;
+          if (length - k >= 4) ONNXFUSE_CODES_GROUPS<4>(from, pitch, across, columns, codes);
+          else if (length - k == 3) ONNXFUSE_CODES_GROUPS<3>(from, pitch, across, columns, codes);
+          else if (length - k == 2) ONNXFUSE_CODES_GROUPS<2>(from, pitch, across, columns, codes);
+          else ONNXFUSE_CODES_GROUPS<1>(from, pitch, across, columns, codes);
+          for (int v = 0; v < 2; v++) {
+            sum[v] = ONNXFUSE_CODES_PRODUCTS(sum[v], codes[0][v] ^ turn, columns_of(weights + v * LANES * 4));
+          }
+        }
+      for (int v = 0; v < 2; v++) store(out + v * LANES, sum[v]);
+    }
+  }
+}
+
 }  // namespace
 } }  // namespace onnxfuse
 
 #undef ONNXFUSE_CODES_TILE
+#undef ONNXFUSE_CODES_CHANNELS
+#undef ONNXFUSE_CODES_GROUPS
 #undef ONNXFUSE_CODES_PRODUCTS
 #undef ONNXFUSE_CODES_FOR

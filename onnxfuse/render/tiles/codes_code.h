@@ -49,6 +49,31 @@ ONNXFUSE_INLINE vi products_widened(vi sum, vi a, vi b) {
 #endif
 }
 
+// Elements of up to four rows of bytes, those of one column side by side in a lane: ACROSS columns from the address on, of
+// which `columns` exist. Bytes of rows that there are not are 0.
+template <int Lines> ONNXFUSE_INLINE void interleaved(const uint8_t* const (&from)[Lines], int columns, vi (&to)[2]) {
+#if ONNXFUSE_AVX512
+  const __mmask32 some = columns >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << columns) - 1;
+  __m512i pair[2]{};
+#pragma GCC unroll 4
+  for (int k = 0; k < Lines; k++) {
+    const __m256i one = _mm256_maskz_loadu_epi8(some, from[k]);
+    pair[k / 2] = k % 2 ? _mm512_inserti64x4(pair[k / 2], one, 1) : _mm512_zextsi256_si512(one);
+  }
+  // Four columns of each row to every quarter of a vector; there, bytes of one column side by side.
+  const __m512i low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  to[0] = (vi)_mm512_shuffle_epi8(_mm512_permutex2var_epi32(pair[0], low, pair[1]), bytes);
+  to[1] = (vi)_mm512_shuffle_epi8(_mm512_permutex2var_epi32(pair[0], _mm512_add_epi32(low, _mm512_set1_epi32(4)), pair[1]), bytes);
+#else
+  for (int v = 0; v < 2; v++) {
+    const int there = columns - v * LANES, n = there < 0 ? 0 : there < LANES ? there : LANES;
+    to[v] = vi{};
+    for (int k = 0; k < Lines; k++) to[v] |= (vi)((vec<uint32_t>)convert<int32_t>(load_n(from[k] + v * LANES, n)) << (uint32_t)(8 * k));
+  }
+#endif
+}
+
 #if ONNXFUSE_AVX512
 static inline __attribute__((always_inline, target("avx512vnni"))) vi products_vnni(vi sum, vi a, vi b) {
   return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
@@ -71,11 +96,15 @@ bool has_vnni() {
 } }  // namespace onnxfuse
 
 #define ONNXFUSE_CODES_TILE tile_widened
+#define ONNXFUSE_CODES_CHANNELS channels_widened
+#define ONNXFUSE_CODES_GROUPS groups_widened
 #define ONNXFUSE_CODES_PRODUCTS products_widened
 #define ONNXFUSE_CODES_FOR
 #include "codes_body.h"
 #if ONNXFUSE_AVX512
 #define ONNXFUSE_CODES_TILE tile_vnni
+#define ONNXFUSE_CODES_CHANNELS channels_vnni
+#define ONNXFUSE_CODES_GROUPS groups_vnni
 #define ONNXFUSE_CODES_PRODUCTS products_vnni
 #define ONNXFUSE_CODES_FOR __attribute__((target("avx512vnni")))
 #include "codes_body.h"
@@ -98,6 +127,27 @@ void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i
       tile_widened<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
     });
   });
+}
+
+void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,
+                  int columns, int32_t* out, int left_zero, bool left_signed, bool slides) {
+  const int32_t left = left_zero + (left_signed ? MOVED : 0);
+  const vi turn = splat<int32_t>(left_signed ? TURN : 0);
+#pragma GCC unroll 1
+  for (int at = 0; at < PANEL && at < columns; at += ACROSS) {
+#define ONNXFUSE_CHANNELS(Function) Function(rows, table, pitch, segments, length, across, b, columns, at, out, left, turn, slides)
+#if ONNXFUSE_AVX512
+    if (has_vnni()) {
+      if (segments == 3 && length == 3 && !left_signed) ONNXFUSE_CHANNELS((channels_vnni<3, 3>));
+      else if (segments == 5 && length == 5 && !left_signed) ONNXFUSE_CHANNELS((channels_vnni<5, 5>));
+      else ONNXFUSE_CHANNELS((channels_vnni<0, 0>));
+      continue;
+    }
+#endif
+    if (segments == 3 && length == 3 && !left_signed) ONNXFUSE_CHANNELS((channels_widened<3, 3>));
+    else ONNXFUSE_CHANNELS((channels_widened<0, 0>));
+#undef ONNXFUSE_CHANNELS
+  }
 }
 
 } }  // namespace onnxfuse

@@ -104,6 +104,21 @@ ONNXFUSE_INLINE float fma_(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+// a / b for a b that is the same in all lanes and a quotient that becomes an integer of 8 bits: exactly rounded where that
+// matters, beyond 2^20 of the right sign only. By Markstein's theorem ("Computation of elementary functions on the IBM RISC
+// System/6000 processor", 1990), q + (a - q b) r is the rounded quotient if r is the rounded reciprocal of b and q = a r.
+// a - q b is exact but where it is subnormal, and the quotient of such an a is below 2^-2 for the b that are allowed here.
+ONNXFUSE_INLINE vf quotient_to_round_(vf a, vf b) {
+#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
+  const float size = __builtin_fabsf(b[0]);
+  if (size > 0x1p-100f && size < 0x1p100f) {
+    const vf r = splat<float>(1.0f) / b, q = min_(splat<float>(0x1p20f), max_(a * r, splat<float>(-0x1p20f)));
+    return fma_(fma_(-q, b, a), r, q);
+  }
+#endif
+  return a / b;
+}
+ONNXFUSE_INLINE float quotient_to_round_(float a, float b) { return a / b; }
 // a * b, rounded before anything is added to it: the compiler does not see that what is added to is a product.
 template <class V> ONNXFUSE_INLINE V rounded_mul_(V a, V b) {
   V product = a * b;

@@ -12,11 +12,11 @@ from onnxfuse.ir.affine import bijective
 from onnxfuse.ir.codes import MOST, Side, is_flat, scaled, sides_of
 from onnxfuse.ir.compose import free_axes, rebuild, walk
 from onnxfuse.ir.contraction import Contraction, scaled_contraction
-from onnxfuse.ir.dtype import F32, I32
+from onnxfuse.ir.dtype import F32, I8, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.layout import Layout, Permute, Reshape, Step, code_panels, panels
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
@@ -28,7 +28,8 @@ class Contracted:
     """A contraction for tiles: definition = finish(sum over ranges of left * right); `finish` reads the sum as %acc.
 
     Operands that are loads keep their storage dtype; they are multiplied as float32. With `zeros`, the zero points of
-    both sides, the operands are quantized: the sum is the integer sum of (left - zero) * (right - zero).
+    both sides, the operands are quantized: the sum is the integer sum of (left - zero) * (right - zero). With
+    `channels`, the left operand depends on the columns too: each has a window of its own (depthwise convolutions).
     """
 
     definition: Definition
@@ -40,6 +41,7 @@ class Contracted:
     ranges: tuple[Axis, ...]
     finish: Scalar
     zeros: tuple[Scalar, Scalar] | None = None
+    channels: bool = False
 
 
 def reductions(x: Scalar) -> list[Reduce]:
@@ -68,21 +70,25 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     total: Scalar = Load(ACC, (), F32)
     for fn, value in after:
         total = apply(fn, total, value)
-    return _contraction(d, reduce, left, right, total)
+    made = _contraction(d, reduce, left, right, total)
+    return made if made is None or not made.channels else None
 
 
 def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contracted | None:
     c = Contraction(tuple(a for a in d.axes if a.extent != ONE), reduce.ranges, left, right)
-    if not c.columns:
-        return None
     finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
+    if not c.columns:
+        channels = len(c.batch) == 1 and bool(c.rows)
+        return (
+            Contracted(d, left, right, (), c.rows, c.batch, reduce.ranges, finish, channels=True) if channels else None
+        )
     return Contracted(d, left, right, c.batch, c.rows, c.columns, reduce.ranges, finish)
 
 
 def worth_tiles(c: Contracted) -> bool:
     """Whether a register tile suits a contraction: several columns and a sum long enough to pay for a tile."""
     columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
-    fewest = FEWEST_OF_BATCH if c.batch else FEWEST
+    fewest = FEWEST_OF_BATCH if c.batch or c.channels else FEWEST
     return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
 
 
@@ -100,6 +106,8 @@ def _quantized(d: Definition, reduce: Reduce, one: Side, two: Side, constants: C
     made = _contraction(d, reduce, one.codes, two.codes, total)
     free = frozenset(a for a in d.axes if a.extent != ONE)
     if made is None or made.batch or two.codes.source not in constants or free_axes(one.zero) & free:
+        return None
+    if made.channels and (two.codes.dtype != I8 or two.zero != Const(0, I8) or free_axes(two.codes) & {*made.rows}):
         return None
     if not is_flat(two.zero, made.columns) or (product([r.extent for r in reduce.ranges]).constant or MOST) >= MOST:
         return None

@@ -1,7 +1,7 @@
-"""Reductions of much to few values, reduced along each of many rows first.
+"""Two-stage reductions: a partial result for each of many rows, in parallel, then a reduction of the partial results.
 
-One value has no axis that threads could divide among them. Partial results of rows have one, and two reductions of the
-same rows (the least and the greatest element, for a quantization) become one phase, with whatever makes the rows.
+A reduction to one value has no axis to run in parallel; its partial results have one. Two reductions over the same rows
+(minimum and maximum, for a quantization) share a phase, with the computation of the rows.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition
 
 
 def _unseen(s: Softmax, total: Definition, by_name: Mapping[str, Definition]) -> bool:
-    """Whether only the exponentials read the maximum, and only their sum and the division by it the exponentials."""
+    """Whether the maximum and the exponentials have no readers outside the softmax."""
     if any(s.high in sources(d.value) and d.name != s.power for d in by_name.values()):
         return False
     others = [d.value for d in by_name.values() if d is not total and s.power in sources(d.value)]

@@ -58,7 +58,22 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     shapes = frozenset(e for p in params for e in p.shape if e.constant is None)
     around = (buffers, shapes, own.symbols, own.target, own.run_weight_bytes)
     loads = tuple(names.offset(x) for x in job.reads)
-    return (axes, sides, parts, finish, zeros, stored, at, loads, t.length, t.product, t.pitch, t.lines is None, around)
+    return (
+        axes,
+        sides,
+        parts,
+        finish,
+        zeros,
+        stored,
+        at,
+        loads,
+        t.length,
+        t.product,
+        t.pitch,
+        t.lines is None,
+        t.channels,
+        around,
+    )
 
 
 @dataclass(slots=True)

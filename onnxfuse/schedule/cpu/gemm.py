@@ -15,7 +15,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import Product, Unit
-from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Quantized, Tile, TileCore
+from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
@@ -26,6 +26,7 @@ from onnxfuse.schedule.cpu.tiles import (
     even_rows,
     left_load,
     padding_of,
+    quantized_left,
     right_offset,
     tile_window,
 )
@@ -104,7 +105,7 @@ def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
-    segments = product([s.extent for s in t.segments]).constant or 1
+    segments = product([s.extent for s in t.pieces]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     kind = t.product
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tile_rows), -(-n // target.panel)
@@ -308,18 +309,17 @@ def _rows(
             frame.local(PACKED, s.packed_depth * (s.tile_rows * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.k_splits))))
-    load = left_load(t.left, t.ranges, t.segments, frame)
+    load = left_load(t.left, (*t.ranges, *t.columns), t.pieces, frame)
     even = t.zeros is None and even_rows(t, t.rows, load, m, s.tile_rows, frame.places)
     entries = s.segments * (EVEN_ENTRIES if even else s.tile_rows)
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
     end = Index.of(Axis("m1", s.rows + 1))
     point = RowPointer(
-        TABLE, m, Index.of(first), end, s.tile_rows, t.segments, load, t.length, here * entries, even, padding
+        TABLE, m, Index.of(first), end, s.tile_rows, t.pieces, load, t.reach, here * entries, even, padding
     )
-    found = (TABLE, here * entries, s.segments, t.length)
-    return _Rows(
-        (block.loop(point),), Pointers(*found, even) if quantization is None else Quantized(*found, quantization)
-    )
+    if quantization is not None:
+        return _Rows((block.loop(point),), quantized_left(t, here * entries, quantization, s.tile_rows))
+    return _Rows((block.loop(point),), Pointers(TABLE, here * entries, s.segments, t.length, even))
 
 
 def _main_phase(

@@ -18,6 +18,7 @@ from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.tile import ZERO_ROW
 from onnxfuse.lower import has_reduction
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
@@ -194,7 +195,32 @@ def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType
     return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
 
 
+def _tiled_channels(how: Product, c: Contracted, done: Prepared, target: Cpu) -> Tiled | None:
+    """Windows of one channel for each column; None if channels are not contiguous, or padding is not the zero point."""
+    left, zeros, (channel,) = c.left, c.zeros, c.columns
+    if how.unit is not None or not isinstance(left, Load) or left.source not in done.places or zeros is None:
+        return None
+    offset = done.places[left.source].offset(left.index)
+    if coefficient(offset, channel) != ONE or left.otherwise not in (None, zeros[0]):
+        return None
+    if any(channel in axes_of(g.index) for g in left.guards) or (channel.extent.constant or ZERO_ROW + 1) > ZERO_ROW:
+        return None
+    *lines, across = order_of(c.ranges, offset)  # windows that overlap have columns in common
+    ranges, length = (across, *lines), product([a.extent for a in lines])
+    segments = (across,) if lines else ()
+    if not few_enough(ranges) or any(coefficient(offset, r) is None for r in ranges):
+        return None
+    panels, length = _panel_axes(c, target.panel), length if lines else across.extent
+    right = _quantized_right(replace(c, ranges=ranges), panels, segments, length, done)
+    if right is None:
+        return None
+    sides = (left, right, (), c.rows, c.columns, ranges, segments, length)
+    return Tiled(*sides, c.finish, how, zeros, panels=panels, channels=True)
+
+
 def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
+    if c.channels:
+        return _tiled_channels(how, c, done, target)
     parts = _joined(c, done, how)
     before = len(done.jobs)
     left = parts[0].load if parts else _left(c, done, how.left)

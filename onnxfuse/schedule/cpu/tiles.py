@@ -24,7 +24,7 @@ from onnxfuse.ir.index import (
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
-from onnxfuse.ir.tile import Coding
+from onnxfuse.ir.tile import Channels, Coding, Quantized
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
@@ -108,12 +108,28 @@ def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | No
     return Coding(t.left.dtype, left, t.right.dtype, zeros), columns
 
 
+def quantized_left(t: Tiled, at: Index, quantization: Coding, tile_rows: int) -> Quantized:
+    """The left side of a quantized tile of so many rows, from entry `at` of the pointer table on."""
+    found = (TABLE, at, product([s.extent for s in t.segments]).constant or 1, t.length, quantization)
+    return (
+        Channels(*found, Index.of(t.panel) * t.lane.extent, _slides(t, tile_rows)) if t.channels else Quantized(*found)
+    )
+
+
+def _slides(t: Tiled, tile_rows: int) -> bool:
+    """Whether windows of neighbouring rows of a tile are one column apart: tiles are parts of a line."""
+    if not t.segments or t.rows[-1].extent.constant is None or t.rows[-1].extent.constant % tile_rows:
+        return False
+    moved, stepped = (substitute_axes(t.left, {a: Index.of(a) + 1}) for a in (t.rows[-1], t.ranges[0]))
+    return moved == stepped
+
+
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
     """Statements that write a row of padding (the zero point), and its name, for a padded quantized operand."""
     if t.zeros is None or not t.left.guards:
         return (), ""
-    at = Axis("z", t.length)
-    frame.local(PADDING, t.length, t.left.dtype)
+    at = Axis("z", t.reach)
+    frame.local(PADDING, t.reach, t.left.dtype)
     goal = Goal(PADDING, Index.of(at), flat(t.zeros[0], frame.places))
     return written([goal], [Level(at, "vector")]), PADDING
 

@@ -1,4 +1,4 @@
-"""How rows are divided among the threads of a launch, and the elements of a row among those that are at it."""
+"""Distribution of rows over blocks, warps and threads, and of the elements of a row over the threads that share it."""
 
 from __future__ import annotations
 

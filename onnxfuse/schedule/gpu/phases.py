@@ -1,6 +1,6 @@
-"""Which values a phase makes: those whose rows can be gone through by the same threads, one after the other.
+"""Groups values into phases: those whose loops over rows can be fused.
 
-Pieces that are joined are made where they are stored, each element once, and need no phase of their own.
+The operands of a concatenation are computed where they are stored, each element once, and need no phase of their own.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.memory import Place
@@ -15,4 +16,4 @@ from onnxfuse.target import Gpu
 def product_phase(p: Product, places: Mapping[str, Place], target: Gpu) -> Phase:
     """The phase of a product."""
     block = ProductByCores if p.tile.core is not None else ProductByThreads
-    return block(p, places).phase(target)
+    return replace(block(p, places).phase(target), library=p.library)

@@ -89,6 +89,11 @@ class ProductBlock(ABC):
         return -(-self.p.sizes.depth // t.splits // t.depth)
 
     @property
+    def made_pitch(self) -> int:
+        """From one row of sums to the next."""
+        return self.p.tile.made_pitch(turned=self.p.turned)
+
+    @property
     def first_row(self) -> Index:
         """The first row of the block."""
         return number_of(self.grid[0]) * self.p.tile.rows
@@ -120,6 +125,8 @@ class ProductBlock(ABC):
         grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
         shared = self.shared_bytes()
         resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads), target.shared_bytes // shared)
+        needed = block.extent.constant  # more than a grid has would only take registers from its threads
+        resident = max(1, min(resident, -(-needed // target.sms))) if needed else resident
         launch = Launch(grid, Index.of(t.threads), Index.of(shared), resident=resident)
         return Phase((), ONE, (*self.shared(), *self.registers), (made,), launch=launch)
 
@@ -129,7 +136,7 @@ class ProductBlock(ABC):
         sizes = {
             LEFT: (t.dtype, t.stages * t.left),
             RIGHT: (t.dtype, t.stages * t.right(deep=self.deep)),
-            MADE: (F32, t.rows * t.made_pitch),
+            MADE: (F32, t.rows * self.made_pitch),
         }
         sizes |= {in_block(n.name): (F32, t.rows) for n in self.p.numbers}
         for name, (dtype, count) in sizes.items():
@@ -258,7 +265,8 @@ class ProductBlock(ABC):
             across, piece = floor_div(Index.of(e), Index.of(pieces)), modulo(Index.of(e), Index.of(pieces)) * width
             along = piece + v if width > 1 else piece
             row, column = (along, across) if turned else (across, along)
-            body = self.result(self.first_row + row, self.first_column + column, at(MADE, row * t.made_pitch + column))
+            total = at(MADE, row * self.made_pitch + column)
+            body = self.result(self.first_row + row, self.first_column + column, total)
             if width > 1 and not _aligned(body, v, width):
                 continue
             made: tuple[Stmt, ...] = (loop(v, "vector", *body),) if width > 1 else body

@@ -71,6 +71,6 @@ class ProductByThreads(ProductBlock):
         t = self.p.tile
         thread, y, x = self.thread("e")
         i, j, v = axis("i", self.rows_each), axis("j", self.pieces_each), axis("v", PIECE)
-        to = (y + Index.of(i) * t.high) * t.made_pitch + (x + Index.of(j) * t.wide) * PIECE + v
+        to = (y + Index.of(i) * t.high) * self.made_pitch + (x + Index.of(j) * t.wide) * PIECE + v
         store = Store(MADE, to, at("sums", (Index.of(i) * self.pieces_each + j) * PIECE + v))
         return loop(thread, "thread", loop(i, "unroll", loop(j, "unroll", wide(v, store))))

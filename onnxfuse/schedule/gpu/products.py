@@ -17,6 +17,7 @@ from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.kernel import Choice
+from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
@@ -47,7 +48,7 @@ class Product:
     """For each batch, row and column: `finish` of the sum over `depth` of left * right; axes are those of `nest`.
 
     Sums of a tile with splits are parts, which something behind adds up. `numbers` of rows come first; `consumed` are
-    the definitions that are in it.
+    the definitions that are in it. `library` may compute it.
     """
 
     nest: Nest
@@ -62,6 +63,7 @@ class Product:
     sizes: Sizes
     tile: Tile
     consumed: frozenset[str] = frozenset()
+    library: LibraryProduct | None = None
 
     @property
     def turned(self) -> bool:

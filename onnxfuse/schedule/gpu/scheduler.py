@@ -27,6 +27,7 @@ from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
+from onnxfuse.schedule.gpu.library import with_library
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import Product, choice_of, in_parts, product_of
@@ -142,6 +143,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mappin
     for d in (d for d in rest if d.name not in own):
         product_ = product_of(d, by_name, outputs, places, target, measured)
         if product_ is not None:
+            product_ = with_library(product_, places, target)
             own[d.name] = product_
             whole |= product_.consumed
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""Reductions of few rows divided over more threads: parts of each sum, maximum or place, and one more of the parts.
+"""Two-stage reductions for GPUs: partial sums, maxima or positions in parallel, then one more over the partial results.
 
 Three kinds have too few threads as they are: few long rows, a block at each; few columns, a thread at each; and first
 places of extremes, whose elements have an order, so that one thread goes through all of a row.

@@ -33,7 +33,8 @@ class Tiled:
     left side is a concatenation along k, `parts` are its tensors, to be packed, and `left` is the first.
     With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
     are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
-    one line to the next: positions behind the end of a line are computed too, but not stored.
+    one line to the next: positions behind the end of a line are computed too, but not stored. With `channels`, columns
+    are contiguous in `left` and have windows of their own: `segments` of `length` elements, each with a pointer.
     """
 
     left: Load
@@ -51,6 +52,7 @@ class Tiled:
     lines: tuple[Axis, ...] | None = None
     pitch: int = 0
     panels: tuple[Axis, Axis] | None = None  # axes of the right side: panel, and column in the panel
+    channels: bool = False
 
     @property
     def panel(self) -> Axis:
@@ -71,6 +73,16 @@ class Tiled:
             return product([a.extent for a in self.columns])
         line, place = self.columns
         return (line.extent - 1) * self.pitch + place.extent
+
+    @property
+    def pieces(self) -> tuple[Axis, ...]:
+        """The reduction axes that number the pointers of a row."""
+        return self.ranges if self.channels else self.segments
+
+    @property
+    def reach(self) -> Index:
+        """Contiguous elements that are read behind a pointer."""
+        return product([a.extent for a in self.columns]) if self.channels else self.length
 
     @property
     def depth(self) -> Index:

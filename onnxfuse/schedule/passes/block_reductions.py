@@ -1,6 +1,7 @@
 """Reductions of a block spelled out: of each warp first, then of what the warps leave in shared memory.
 
-A barrier before lets everybody have read what was there, and one behind lets everybody see what is.
+A barrier behind lets everybody see what is there. One before lets everybody have read what was; it is not needed where
+reductions follow each other with a place each: between reading one and storing to it lies the barrier of another.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Loop, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import ALIGNED, Sync
 from onnxfuse.ir.scalar import Load
 
@@ -36,7 +37,7 @@ def in_warps(phase: Phase) -> Phase:
 
 
 class _Warps:
-    """The buffers of one phase, one for each type, while its statements are rewritten."""
+    """The buffers of one phase while its statements are rewritten: one for each type, or for each reduction."""
 
     def __init__(self, phase: Phase) -> None:
         assert phase.launch is not None
@@ -45,11 +46,14 @@ class _Warps:
         assert shared is not None
         self.warps, self.lanes, self.next = block // phase.launch.lanes, phase.launch.lanes, shared
         self.used: dict[str, Buffer] = {}
-        self.count = 0
+        self.count = self.places = 0
+        self.all = _reductions(tuple(statements(phase.body)))
+        self.apart = False
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Statements with reductions across the block rewritten."""
         made: list[Stmt] = []
+        self.apart = self.apart or _reductions(body) == self.all > 1  # several, and no others elsewhere
         for s in body:
             if isinstance(s, (Loop, When, ReduceLoop)):
                 s = replace(s, body=self.body(s.body))
@@ -72,16 +76,23 @@ class _Warps:
             read = Accumulate((target,), s.combine, (Load(buffer.name, (Index.of(lane),), s.dtype),))
             again = Loop(lane, ZERO, warp.extent, "lane", (read,))
             total = ReduceLoop((target,), s.combine, s.dtype, (again,), scope="warp")
-            made += [Sync("block"), store, Sync("block"), total]
+            made += [*(() if self.apart else (Sync("block"),)), store, Sync("block"), total]
         return tuple(made)
 
     def buffer(self, dtype: DType) -> Buffer:
-        """The buffer of a type, an element for each warp."""
-        if dtype.name not in self.used:
+        """A buffer of a type, an element for each warp."""
+        self.places += self.apart
+        name = f"{PARTS}_{dtype}_{self.places}" if self.apart else f"{PARTS}_{dtype}"
+        if name not in self.used:
             at = -(-self.next // ALIGNED) * ALIGNED
-            self.used[dtype.name] = Buffer(f"{PARTS}_{dtype}", dtype, Index.of(self.warps), "shared", at)
+            self.used[name] = Buffer(name, dtype, Index.of(self.warps), "shared", at)
             self.next = at + self.warps * dtype.bytes
-        return self.used[dtype.name]
+        return self.used[name]
+
+
+def _reductions(body: tuple[Stmt, ...]) -> int:
+    """How many results statements reduce across the block."""
+    return sum(len(s.targets) for s in body if isinstance(s, ReduceLoop) and s.scope == "block")
 
 
 def _renamed(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[Stmt, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from onnxfuse.ir.compose import free_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
@@ -88,6 +89,8 @@ class LegalScalars:
                 return Apply("snapped", inner.args, x.dtype)
         if x.fn in ORDERED:
             return _ordered(x, args)
+        if x.fn == "coded" and (quotient := self._shared_quotient(args[0])) is not None:
+            return Apply("coded", (quotient, *args[1:]), x.dtype)
         if x.fn == "mul" and x.dtype == F32 and any(map(_was_integer, args)):
             return Apply("rounded_mul", args, x.dtype)
         if x.fn == "select" and self.axis is not None:
@@ -95,6 +98,12 @@ class LegalScalars:
             if isinstance(test, Apply) and test.fn == "greater" and test.args == x.args[1:]:
                 return Apply(ORDERED["max"], args[1:], x.dtype)
         return x if all(a is b for a, b in zip(args, x.args, strict=True)) else Apply(x.fn, args, x.dtype)
+
+    def _shared_quotient(self, x: Scalar) -> Scalar | None:
+        """A quotient by what all lanes share, which takes multiplications only where its nearest integer is wanted."""
+        if not isinstance(x, Apply) or x.fn != "div" or x.dtype != F32 or self.axis is None:
+            return None
+        return None if self.axis in free_axes(x.args[1]) else Apply("quotient_to_round", x.args, F32)
 
     def _boundary(self, x: Apply) -> Scalar | None:
         """A comparison of an index with 0 whose result changes once along the lanes, as a mask by number of lanes."""

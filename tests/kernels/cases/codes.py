@@ -100,14 +100,29 @@ def gemm(name: str) -> Case:
     return Case(name, b.graph(y), feeds=full_range)
 
 
-def depthwise(name: str, channels: int, kernel: int, left: DType = U8, **attrs: Any) -> Case:
-    """A convolution of each channel by itself."""
+def depthwise(
+    name: str,
+    channels: int,
+    kernel: tuple[int, ...],
+    left: DType = U8,
+    size: tuple[int | str, ...] = (11, 12),
+    zeros: bool = False,
+    **attrs: Any,
+) -> Case:
+    """A convolution of each channel by itself, whose weights may have zero points; symbols are tried at 1 and 19."""
     b = Build(21)
-    x = decoded(b, b.input("x", 1, channels, 11, 12, dtype=left), 4)
-    w = weights(b, (channels, 1, kernel, kernel), 0, I8, 0)
+    x = decoded(b, b.input("x", 1, channels, *size, dtype=left), 4)
+    if zeros:
+        w = weights(b, (channels, 1, *kernel), 0, I8)
+    else:
+        codes = b.constant(b.rng.integers(-128, 128, (channels, 1, *kernel)).astype(np.int8))
+        scale = b.constant(b.rng.uniform(0.005, 0.03, channels).astype(np.float32))
+        w = str(b.node("DequantizeLinear", codes, scale, "", axis=0))
     y = b.node("Clip", b.node("Conv", x, w, group=channels, **attrs), b.constant(0.0), b.constant(6.0))
     y = coded(b, y, 0, scale=0.02)
-    return Case(name, b.graph(y), last=("x", y), feeds=full_range)
+    symbols = [e for e in size if isinstance(e, str)]
+    sizes = tuple(dict.fromkeys(symbols, e) for e in (1, 19)) if symbols else ({},)
+    return Case(name, b.graph(y), sizes, last=("x", y), feeds=full_range)
 
 
 def integers(name: str, left: DType, right: DType) -> Case:
@@ -190,9 +205,15 @@ MADE = (
     recoded("codes_recoded", U8),
     recoded("codes_recoded_signed", I8),
 )
+ZEROS_OF_CHANNELS = depthwise("codes_depthwise_zeros", 19, (3, 3), pads=[1, 1, 1, 1], zeros=True)
 WINDOWS = (
-    depthwise("codes_depthwise", 40, 3, pads=[1, 1, 1, 1]),
-    depthwise("codes_depthwise_halved", 16, 5, I8, pads=[2, 2, 2, 2], strides=[2, 2]),
+    depthwise("codes_depthwise", 40, (3, 3), pads=[1, 1, 1, 1]),
+    depthwise("codes_depthwise_halved", 16, (5, 5), I8, pads=[2, 2, 2, 2], strides=[2, 2]),
+    depthwise("codes_depthwise_large", 70, (5, 5), size=(9, 28), pads=[2, 2, 2, 2]),
+    depthwise("codes_depthwise_signed", 33, (3, 3), I8, (7, 7), pads=[1, 1, 1, 1]),
+    depthwise("codes_depthwise_dilated", 24, (4, 3), size=(13, 10), pads=[0, 1, 2, 1], dilations=[2, 1]),
+    depthwise("codes_depthwise_line", 40, (9,), size=(23,), pads=[4, 4]),
+    depthwise("codes_depthwise_any_size", 36, (3, 3), size=("h", "w"), pads=[1, 1, 1, 1]),
 )
 CASES = (
     product("codes_plain", 28, 64, 64, zeros=0, axis=None),

@@ -46,5 +46,8 @@ BINARY_ALL(pow_) BINARY_ALL(max_nan) BINARY_ALL(min_nan)
   extern "C" void coded_alone_##name(const float* x, T* y, const int32_t* zero, long n) {                           \
     for (long i = 0; i < n; i++) y[i] = coded<T>(x[i], *zero);                                                      \
   }
+extern "C" void quotient_to_round(const float* x, const float* y, float* z, long n) {
+  for (long i = 0; i < n; i += LANES) store(z + i, quotient_to_round_(load(x + i), splat<float>(*y)));
+}
 CODES(u8, uint8_t)
 CODES(i8, int8_t)

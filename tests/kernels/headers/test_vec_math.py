@@ -173,6 +173,30 @@ def test_pow_of_integers_wraps(maths: ctypes.CDLL, kind: str) -> None:
         assert (z == wanted).all()
 
 
+@pytest.mark.parametrize("divisor", [0.0421, 1 / 255, 3.0, -0.7, 2.0**-99, 1.9e-38, 1e-42, 1.7e31, 0.0, np.inf, np.nan])
+def test_a_quotient_to_round_is_that_of_a_division(maths: ctypes.CDLL, divisor: float) -> None:
+    """To the last bit below 2^20; beyond, and where it is not finite, it has the same sign and is as far off."""
+    rng, y = np.random.default_rng(5), np.float32(divisor)
+    with np.errstate(all="ignore"):
+        near = (rng.integers(-600, 600, 40000) * np.float32(0.5)) * y
+        close = np.nextafter(near, np.float32(np.inf) * rng.choice([-1, 1], near.size).astype(np.float32))
+        wild = rng.integers(0, 2**32, 40000, np.uint32).view(np.float32)
+        x = np.concatenate([near, close, wild, np.float32([0.0, -0.0, np.inf, -np.inf, np.nan] * 16)]).astype(
+            np.float32
+        )
+        wanted = x / y
+    z = np.empty_like(x)
+    call(maths, "quotient_to_round", x, np.array([y]), z, x.size)
+    small = (np.abs(wanted) < 2.0**20) & (np.abs(wanted) >= 0.25)
+    assert (z[small] == wanted[small]).all()
+    tiny = np.abs(wanted) < 0.25
+    assert (np.abs(z[tiny]) < 0.5).all()
+    large = np.abs(wanted) >= 2.0**20
+    assert (np.abs(z[large]) >= 2.0**19).all()
+    assert (np.signbit(z[large]) == np.signbit(wanted[large])).all()
+    assert np.isnan(z[np.isnan(wanted)]).all()
+
+
 @pytest.mark.parametrize("how", ["coded", "coded_together", "coded_alone"])
 @pytest.mark.parametrize(("name", "zeros"), [("u8", (0, 7, 128, 255)), ("i8", (-128, -3, 0, 127))])
 def test_codes_are_rounded_to_even_and_saturate(

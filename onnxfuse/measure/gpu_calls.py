@@ -1,0 +1,224 @@
+"""What a timer asks of the first GPU of this machine: PyCUDA where it can be imported, else the driver by ctypes.
+
+Both are current in the device's primary context, in which ONNX Runtime works too, as long as they are open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from onnxfuse.errors import DeviceError
+
+DYNAMIC_SHARED, UNASKED = 8, 48 << 10  # an attribute of functions; bytes of shared memory available without it
+
+
+class GpuCalls(Protocol):
+    """Loads code, gives memory, launches and times. All raise DeviceError with the driver's reason."""
+
+    title: str
+
+    def close(self) -> None:
+        """The context that was current before is so again."""
+
+    def load(self, code: bytes) -> Any:
+        """Code for the device."""
+
+    def unload(self, library: Any) -> None:
+        """Give code back."""
+
+    def function(self, library: Any, name: str, shared: int) -> Any:
+        """A function, whose blocks may have so many bytes of shared memory."""
+
+    def memory(self, size: int) -> Any:
+        """Bytes of the device, all zero."""
+
+    def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
+        """An array to the device."""
+
+    def free(self, memory: Any) -> None:
+        """Give memory back."""
+
+    def launcher(
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+    ) -> Callable[[], None]:
+        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
+
+    def begin(self) -> None:
+        """The clock starts behind what was launched."""
+
+    def end(self) -> float:
+        """Milliseconds since then, when all that was launched has ended."""
+
+
+class OwnCalls:
+    """libcuda.so.1 by ctypes; nothing else of CUDA is needed."""
+
+    title = "the CUDA driver"
+
+    def __init__(self) -> None:
+        self._lib = ctypes.CDLL("libcuda.so.1")
+        device, context, self._before = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuCtxGetCurrent", ctypes.byref(self._before))
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxSetCurrent", context)
+        self._events = [self._made("cuEventCreate", 0) for _ in range(2)]
+
+    def close(self) -> None:
+        """The context that was current before is so again."""
+        self._call("cuCtxSetCurrent", self._before)
+
+    def load(self, code: bytes) -> Any:
+        """Code for the device."""
+        none, zero = ctypes.c_void_p(), ctypes.c_uint(0)
+        return self._made("cuLibraryLoadData", code, none, none, zero, none, none, zero)
+
+    def unload(self, library: Any) -> None:
+        """Give code back."""
+        self._call("cuLibraryUnload", library)
+
+    def function(self, library: Any, name: str, shared: int) -> Any:
+        """A function, whose blocks may have so many bytes of shared memory."""
+        function = self._made("cuKernelGetFunction", self._made("cuLibraryGetKernel", library, name.encode()))
+        if shared > UNASKED:
+            self._call("cuFuncSetAttribute", function, DYNAMIC_SHARED, shared)
+        return function
+
+    def memory(self, size: int) -> Any:
+        """Bytes of the device, all zero."""
+        where = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(where), ctypes.c_size_t(size))
+        self._call("cuMemsetD8_v2", where, ctypes.c_ubyte(0), ctypes.c_size_t(size))
+        return where
+
+    def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
+        """An array to the device."""
+        self._call("cuMemcpyHtoD_v2", memory, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes))
+
+    def free(self, memory: Any) -> None:
+        """Give memory back."""
+        self._call("cuMemFree_v2", memory)
+
+    def launcher(
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+    ) -> Callable[[], None]:
+        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
+        (grid, block, shared), values = how, [*memory, *map(ctypes.c_int64, sizes)]
+        cells = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+
+        def launch() -> None:
+            assert len(values) == len(cells), "what the cells point to is kept"
+            self._call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, shared, None, cells, None)
+
+        return launch
+
+    def begin(self) -> None:
+        """The clock starts behind what was launched."""
+        self._call("cuEventRecord", self._events[0], None)
+
+    def end(self) -> float:
+        """Milliseconds since then, when all that was launched has ended."""
+        begin, end = self._events
+        found = ctypes.c_float()
+        self._call("cuEventRecord", end, None)
+        self._call("cuEventSynchronize", end)
+        self._call("cuEventElapsedTime", ctypes.byref(found), begin, end)
+        return found.value
+
+    def _made(self, name: str, *given: Any) -> ctypes.c_void_p:
+        """A handle that a function of the driver gives."""
+        made = ctypes.c_void_p()
+        self._call(name, ctypes.byref(made), *given)
+        return made
+
+    def _call(self, name: str, *given: Any) -> None:
+        wrong = getattr(self._lib, name)(*given)
+        if wrong:
+            raise DeviceError(f"tune: the CUDA driver's {name} fails with error {wrong}")
+
+
+class PycudaCalls:
+    """PyCUDA's driver module (`pip install 'onnxfuse[pycuda]'`)."""
+
+    title = "PyCUDA"
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._do(driver.init)
+        self._context = self._do(self._do(driver.Device, 0).retain_primary_context)
+        self._do(self._context.push)
+        self._events = [self._do(driver.Event) for _ in range(2)]
+
+    def close(self) -> None:
+        """The context that was current before is so again."""
+        self._do(self._context.pop)
+
+    def load(self, code: bytes) -> Any:
+        """Code for the device."""
+        return self._do(self._driver.module_from_buffer, code)
+
+    def unload(self, library: Any) -> None:
+        """Its module is given back with its last reference."""
+
+    def function(self, library: Any, name: str, shared: int) -> Any:
+        """A function, whose blocks may have so many bytes of shared memory."""
+        function = self._do(library.get_function, name)
+        if shared > UNASKED:
+            attribute = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._do(function.set_attribute, attribute, shared)
+        return function
+
+    def memory(self, size: int) -> Any:
+        """Bytes of the device, all zero."""
+        where = self._do(self._driver.mem_alloc, size)
+        self._do(self._driver.memset_d8, where, 0, size)
+        return where
+
+    def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
+        """An array to the device."""
+        self._do(self._driver.memcpy_htod, memory, x)
+
+    def free(self, memory: Any) -> None:
+        """Give memory back."""
+        self._do(memory.free)
+
+    def launcher(
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+    ) -> Callable[[], None]:
+        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
+        (grid, block, shared), given = how, [*map(int, memory), *sizes]
+        self._do(function.prepare, "P" * len(memory) + "q" * len(sizes))
+        places = ((grid, 1, 1), (block, 1, 1))
+        return lambda: self._do(function.prepared_call, *places, *given, shared_size=shared)
+
+    def begin(self) -> None:
+        """The clock starts behind what was launched."""
+        self._do(self._events[0].record)
+
+    def end(self) -> float:
+        """Milliseconds since then, when all that was launched has ended."""
+        begin, end = self._events
+        self._do(end.record)
+        self._do(end.synchronize)
+        return float(self._do(end.time_since, begin))
+
+    def _do(self, call: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return call(*given, **named)
+        except self._driver.Error as wrong:
+            raise DeviceError(f"tune: PyCUDA: {wrong}") from None
+
+
+def gpu_calls() -> GpuCalls:
+    """Calls of the first GPU. Raises DeviceError where there is none."""
+    try:
+        driver = importlib.import_module("pycuda.driver")
+    except ImportError:  # not installed, or it finds no driver
+        return OwnCalls()
+    return PycudaCalls(driver)
