@@ -28,7 +28,7 @@ from onnxfuse.ir.layout import Permute
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import PRODUCTS
 from onnxfuse.ir.scalar import Lanes
-from onnxfuse.ir.tile import Tile
+from onnxfuse.ir.tile import Coding, Quantized, Tile
 
 OF_TASKS: tuple[Space, ...] = ("local", "pointers")  # spaces of the buffers of a phase that tasks run
 OF_THREADS: tuple[Space, ...] = ("shared", "local", "register", "fragment")
@@ -107,5 +107,7 @@ def _limits(s: Stmt) -> Iterator[str]:
             yield f"{s.combine} of {s.source} across {s.lanes} lanes, expected a monoid of numbers and at least 1 lane"
         case Tile() if s.core.product not in PRODUCTS:
             yield f"the tile into {s.out} has the product {s.core.product!r}, which is not in the table of products"
+        case Tile(left=Quantized(coding=Coding(right_zero=tuple() as zero))) if len(zero) != 2:
+            yield f"the zero points of the tile into {s.out} are at {zero}, expected a buffer and an offset"
         case _:
             pass
