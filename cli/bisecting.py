@@ -17,7 +17,7 @@ from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.session import library_of
 
-from .models import dims_of, files, refuse_dims
+from .models import dims_of, files, refuse_dims, refuse_unequal_inputs
 from .progress import Progress
 from .results import document
 from .show import milliseconds, table
@@ -43,6 +43,7 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
     refuse_existing(out.values(), overwrite=overwrite)
     with work_folder() as folder:
         paths = files("bisect", (a, b), folder)
+        refuse_unequal_inputs("bisect", paths, (a, b))
         refuse_dims("bisect", paths[0], a, dims_of(values["dim"]), values["inputs"])
         library = library_of(paths[1], values["library"])
         common = {

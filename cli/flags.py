@@ -74,6 +74,8 @@ class Percent(click.ParamType[float]):
             share = -1.0
         if not 0.0 <= share < 100.0:
             self.fail(f"{value!r} is not a percentage; for example 3%", param, ctx)
+        if share >= 1.0 and not text.endswith("%"):
+            self.fail(f"{value!r} without % is {share:.0%}; write {text}% or {share / 100.0:g}", param, ctx)
         return share
 
 

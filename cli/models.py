@@ -83,6 +83,15 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
             raise UsageError(f"{verb}: --dim {each} has no effect: no input of {name} has such a dimension", hint=hint)
 
 
+def refuse_unequal_inputs(verb: str, paths: Sequence[Path], names: Sequence[str]) -> None:
+    """Raise UsageError unless two models, or one, have inputs of the same names and element types."""
+    first, *others = [{x.name: x.dtype for x in _inputs(path)} for path in paths]
+    for name, other in zip(names[1:], others, strict=True):
+        if other != first:
+            told = " and ".join(", ".join(f"{k} ({v})" for k, v in sorted(x.items())) for x in (first, other))
+            raise UsageError(f"{verb}: {names[0]} and {name} have different inputs: {told}", hint="name a build of it")
+
+
 def signals_of(path: Path, inputs: str | None) -> Mapping[str, int]:
     """Usual numbers of samples, by open dimension that counts them; none with `--inputs`, or where it is not known."""
     open_floats = [x for x in _inputs(path) if x.dtype.kind == "f" and any(isinstance(d, str) for d in x.shape)]

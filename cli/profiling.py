@@ -24,7 +24,7 @@ from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import targets_of
 
-from .models import files, refuse_dims, sets_of, signals_of
+from .models import files, refuse_dims, refuse_unequal_inputs, sets_of, signals_of
 from .profiled import lines_of, size_lines, time_of
 from .progress import Progress
 from .results import document
@@ -58,6 +58,7 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
     sizes = sets_of(values["dim"])
     with work_folder() as folder:
         paths = files("profile", models, folder)
+        refuse_unequal_inputs("profile", paths, models)
         refuse_dims("profile", paths[0], models[0], sizes[0], values["inputs"])
         signals = signals_of(paths[0], values["inputs"])
         looks = not gpu and (values["level"] != "model" or values["trace"] or paged)

@@ -138,5 +138,5 @@ def size_of(text: str) -> int:
     except (ValueError, OverflowError):
         count = 0
     if count <= 0:
-        raise UsageError(f"optimize: {text} is not a size", hint="for example --memory-budget 8GB")
+        raise UsageError(f"{text} is not a size", hint="for example 8GB or 500MiB")
     return count

@@ -122,6 +122,7 @@ def test_an_undefined_value(onnxfuse: Onnxfuse, here: Path):
         (("--bogus",), ("--bogus",)),
         (("profile", "a", "b", "c"), ("3 models are too many",)),
         (("profile", "m.onnx", "--fail-if-slower", "3%"), ("nothing to compare with",)),
+        (("profile", "m.onnx", "--fail-if-slower", "3"), ("'3' without % is 300%", "write 3% or 0.03")),
         (("profile", "missing.onnx"), ("there is no file missing.onnx",)),
         (("verify", "m.onnx", "missing.onnx"), ("there is no file missing.onnx",)),
         (("explain", "m.onnx", "--node", "("), ("( is not a regular expression",)),
@@ -140,6 +141,18 @@ def test_a_wrong_command_line(
     monkeypatch.delattr(profiling, "profile_models")  # a hundred thousand threads would not end
     is_one_line(onnxfuse(*arguments), 2, *words)
     assert files(here) == {"m.onnx"}
+
+
+@pytest.mark.parametrize("arguments", [("profile",), ("bisect",), ("bisect", "--metric", "latency")])
+def test_two_models_with_different_inputs(onnxfuse: Onnxfuse, model: Path, here: Path, arguments: tuple[str, ...]):
+    other = onnx.load("m.onnx")
+    for node in other.graph.node:
+        node.input[:] = ["z" if name == "x" else name for name in node.input]
+    other.graph.input[0].name = "z"
+    onnx.save(other, "z.onnx")
+    said = onnxfuse(*arguments[:1], "m.onnx", "z.onnx", *arguments[1:])
+    is_one_line(said, 2, "m.onnx and z.onnx have different inputs: x (float32) and z (float32)")
+    assert files(here) == {"m.onnx", "z.onnx"}
 
 
 def test_no_arguments_show_the_help(onnxfuse: Onnxfuse):
