@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.profile import Profile
 from onnxfuse.measure.ratios import Ratio
 
-from .show import bytes_text, milliseconds, table
+from .show import bytes_text, interval_text, milliseconds, table
 
 _ROWS = 25
 Fields = Mapping[str, Any]
@@ -18,7 +19,8 @@ Fields = Mapping[str, Any]
 
 def time_of(found: Ratio) -> str:
     """A ratio of times with its confidence interval."""
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+    within = f"{found.low:.3f} to {found.high:.3f}" if math.isfinite(found.high) else "too few turns for an interval"
+    return f"{found.value:.3f} ({within})"
 
 
 def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
@@ -32,7 +34,7 @@ def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
     lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
     if found.ratio is not None:
         spread = f"; repetitions of the first differ by {found.spread * 100:.1f} %" if found.spread is not None else ""
-        between = f"95 %: {found.ratio.low:.2f}x to {found.ratio.high:.2f}x"
+        between = interval_text(found.ratio.low, found.ratio.high)
         lines.append(f"speedup   {found.ratio.value:.2f}x ({between}{spread})")
         lines.append(f"          {ratios.STATISTIC}")
     if found.busy:

@@ -50,7 +50,10 @@ _BUSY = 0.2  # the share of disturbed runs above which a machine is called busy
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Time of the first over that of the second, between `low` and `high` with 95 % confidence."""
+    """Time of the first over that of the second, between `low` and `high` with 95 % confidence.
+
+    `low` 0 and `high` infinite: the turns were too few for an interval.
+    """
 
     value: float
     low: float

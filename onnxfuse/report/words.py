@@ -31,7 +31,9 @@ def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[
 def interval(found: Mapping[str, Any]) -> str:
     """A 95 % interval of a ratio; results of earlier versions have none."""
     low, high = found.get("low"), found.get("high")
-    return "" if low is None else f" ({low:.2f}x to {'any' if high is None else f'{high:.2f}x'})"
+    if low is None:
+        return ""
+    return " (too few turns for an interval)" if high is None else f" ({low:.2f}x to {high:.2f}x)"
 
 
 def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
