@@ -10,6 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -38,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-check", action="store_true", help="do not measure the activations of what is built")
     options = parser.parse_args(arguments)
     if options.list:
-        sys.stdout.writelines(f"{row.name:28} {row.what}{' [models]' if row.extra else ''}\n" for row in NETWORKS)
+        with suppress(BrokenPipeError):  # of `| head`
+            sys.stdout.writelines(f"{row.name:28} {row.what}{' [models]' if row.extra else ''}\n" for row in NETWORKS)
+            sys.stdout.flush()
+            return 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not written at the end either
         return 0
     rows = {row.name: row for row in NETWORKS}
     unknown = [name for name in options.names if name not in rows]
