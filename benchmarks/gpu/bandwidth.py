@@ -37,14 +37,14 @@ def graphs(rows: int, width: int, dtype: DType) -> Iterator[tuple[str, Graph]]:
     b = Build(20)
     yield "softmax", b.graph(b.node("Softmax", b.input("x", rows, width, dtype=dtype), axis=-1))
     b = Build(20)
-    weights = [b.constant(np.linspace(0.5, 1, width), dtype.numpy.type) for _ in range(2)]
+    weights = [b.constant(np.linspace(0.5, 1, width, dtype=dtype.numpy)) for _ in range(2)]
     yield "layernorm", b.graph(b.node("LayerNormalization", b.input("x", rows, width, dtype=dtype), *weights, axis=-1))
     b = Build(20)
-    weights = [b.constant(np.linspace(0.5, 1, width), dtype.numpy.type) for _ in range(2)]
+    weights = [b.constant(np.linspace(0.5, 1, width, dtype=dtype.numpy)) for _ in range(2)]
     total = b.node("Add", b.input("x", rows, width, dtype=dtype), b.input("r", rows, width, dtype=dtype))
     yield "residual_layernorm", b.graph(b.node("LayerNormalization", total, *weights, axis=-1))
     b = Build(20)
-    bias = b.constant(np.linspace(-1, 1, width), dtype.numpy.type)
+    bias = b.constant(np.linspace(-1, 1, width, dtype=dtype.numpy))
     yield "bias_gelu", b.graph(b.node("Gelu", b.node("Add", b.input("x", rows, width, dtype=dtype), bias)))
 
 

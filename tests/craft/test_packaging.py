@@ -58,6 +58,7 @@ SERVED = {
     "onnxscript": ("models/full/exporting.py", "dynamo=True"),  # by torch's exporter
     "onnxruntime-gpu": ("onnxfuse/runtime/provider.py", "CUDAExecutionProvider"),
     "pytest-xdist": ("Makefile", "-n auto"),
+    "pycuda": ("onnxfuse/measure/gpu_calls.py", 'import_module("pycuda.driver")'),
     "ruff": ("Makefile", "-m ruff"),
     "setuptools": ("tests/craft/test_release.py", "from setuptools import"),
     "sphinx": ("Makefile", "-m sphinx"),

@@ -19,6 +19,7 @@ import pytest
 from benchmarks.gpu import bandwidth, check, full
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.measure.gpu import symbol_of
 from onnxfuse.render.cuda import device_text
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
@@ -96,7 +97,8 @@ def checked(driver: Path, result: Path, kernels: Path, *arguments: str) -> dict[
 def test_kernels_are_timed_by_events(driver: Path, tmp_path: Path) -> None:
     every, megabytes = 19, 0.1
     made = list(bandwidth.cases(int(megabytes * 1e6)))[::every]
-    text = "".join(device_text(kernel_of(c), c.name) for c in made) + bandwidth.EMPTY
+    texts = {symbol_of(k): device_text(k, symbol_of(k)) for k in map(kernel_of, made)}
+    text = "".join(texts.values()) + bandwidth.EMPTY
     arguments = ("bandwidth", "--every", str(every), "--megabytes", str(megabytes))
     found = checked(driver, tmp_path / "result.json", library_of(text, "bandwidth"), *arguments)["bandwidth"]
     assert {*found["fractions"]} == {c.name for c in made} and len(made) >= 3

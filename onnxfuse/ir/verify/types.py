@@ -35,7 +35,7 @@ from onnxfuse.ir.tile import Packed, Quantized, Tile
 from onnxfuse.ir.verify.closed import outside
 
 LOGICAL = ("and", "or", "xor", "not")  # functions of truth values
-FLOATING = ("isnan", "isinf", "fma", "snap")  # functions of floating-point numbers
+FLOATING = ("fma", "snap")  # functions of floating-point numbers; isnan and isinf of integers are false
 INTEGERS = ("snapped", "coded")  # functions of floating-point numbers that give integers
 KINDS: dict[type, str] = {bool: "b", int: "iu", float: "f"}  # of element types that have constants of a Python type
 
