@@ -84,9 +84,9 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
 
 
 def refuse_unequal_inputs(verb: str, paths: Sequence[Path], names: Sequence[str]) -> None:
-    """Raise UsageError unless two models, or one, have inputs of the same names and element types."""
-    first, *others = [{x.name: x.dtype for x in _inputs(path)} for path in paths]
-    for name, other in zip(names[1:], others, strict=True):
+    """Raise UsageError unless the models have inputs of the same names and element types as the first."""
+    for path, name in zip(paths[1:], names[1:], strict=True):
+        first, other = ({x.name: x.dtype for x in _inputs(each)} for each in (paths[0], path))
         if other != first:
             told = " and ".join(", ".join(f"{k} ({v})" for k, v in sorted(x.items())) for x in (first, other))
             raise UsageError(f"{verb}: {names[0]} and {name} have different inputs: {told}", hint="name a build of it")

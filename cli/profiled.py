@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnxfuse.errors import counted
+from onnxfuse.errors import between, counted
 from onnxfuse.measure import ratios
 from onnxfuse.measure.profile import Profile
 from onnxfuse.measure.ratios import Ratio
 
-from .show import bytes_text, interval_text, milliseconds, table
+from .show import bytes_text, milliseconds, table
 
 _ROWS = 25
 Fields = Mapping[str, Any]
@@ -19,8 +18,7 @@ Fields = Mapping[str, Any]
 
 def time_of(found: Ratio) -> str:
     """A ratio of times with its confidence interval."""
-    within = f"{found.low:.3f} to {found.high:.3f}" if math.isfinite(found.high) else "too few turns for an interval"
-    return f"{found.value:.3f} ({within})"
+    return f"{found.value:.3f} ({between(found.low, found.high, '{:.3f}')})"
 
 
 def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
@@ -34,8 +32,7 @@ def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
     lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
     if found.ratio is not None:
         spread = f"; repetitions of the first differ by {found.spread * 100:.1f} %" if found.spread is not None else ""
-        between = interval_text(found.ratio.low, found.ratio.high)
-        lines.append(f"speedup   {found.ratio.value:.2f}x ({between}{spread})")
+        lines.append(f"speedup   {found.ratio.value:.2f}x (95 %: {between(found.ratio.low, found.ratio.high)}{spread})")
         lines.append(f"          {ratios.STATISTIC}")
     if found.busy:
         lines.append("note      the machine is busy with other work, so the measurements are less certain")

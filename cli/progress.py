@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from onnxfuse.errors import counted
+from onnxfuse.errors import between, counted
 
 from . import show
 from .flags import OTHERS, Choice, flag
-from .show import Screen, bytes_text, interval_text, milliseconds
+from .show import Screen, bytes_text, milliseconds
 
 MODES = ("auto", "plain", "none")
 _MOVES, _REPEATS = 0.1, 5.0  # seconds between updates of the line on a terminal, and between plain lines
@@ -65,8 +65,8 @@ def _guide(facts: Mapping[str, Any]) -> str:
 
 def _gain(facts: Mapping[str, Any]) -> str:
     times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
-    between = interval_text(facts["low"], facts["high"])
-    text = f"{times} ({facts['speedup']:.2f}x, {between}, spread {facts['spread'] * 100:.1f} %)"
+    bounds = between(facts["low"], facts["high"])
+    text = f"{times} ({facts['speedup']:.2f}x, 95 %: {bounds}, spread {facts['spread'] * 100:.1f} %)"
     text += ", on a busy machine" if facts["busy"] else ""
     return f"{text}, as measured before" if facts["cached"] else text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -230,15 +229,6 @@ def count_text(value: int | None) -> str:
     ('12', '1.2 M')
     """
     return "-" if value is None else f"{value:.3g}" if value < 1000 else bytes_text(value).removesuffix("B").strip()
-
-
-def interval_text(low: float, high: float) -> str:
-    """The 95 % interval of a ratio.
-
-    >>> interval_text(1.5, 1.75), interval_text(0.0, float("inf"))
-    ('95 %: 1.50x to 1.75x', 'too few turns for an interval')
-    """
-    return "too few turns for an interval" if math.isinf(high) else f"95 %: {low:.2f}x to {high:.2f}x"
 
 
 def milliseconds(ms: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from onnxfuse.config import Options
-from onnxfuse.errors import counted
+from onnxfuse.errors import between, counted
 from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
@@ -63,7 +63,7 @@ def _schedule(w: FasterSchedule) -> Iterator[str]:
 def _alternative(r: Alternative) -> Iterator[str]:
     """The lines of an alternative plan that was measured in the whole model."""
     verdict = "taken" if r.taken else "left"
-    times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"
+    times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {between(r.low, r.high, '{:.3f}x')})"
     yield f"race      {verdict}: {times}, {r.predicted_ms:.3g} ms predicted, at {counted(r.places, 'place')}"
     yield f"          {' | '.join(r.groups)}"
     yield f"          instead of {' | '.join(r.instead_of)}"

@@ -12,6 +12,8 @@ OnnxFuseError            70  a broken promise inside the compiler
 
 from __future__ import annotations
 
+import math
+
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun, whose plural is formed in -s, -es or -ies: "1 kernel", "3 kernels", "2 entries"."""
@@ -20,6 +22,17 @@ def counted(number: int, noun: str) -> str:
     elif number != 1 and noun.endswith(("s", "x", "ch")):
         noun = f"{noun}e"
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def between(low: float, high: float | None, form: str = "{:.2f}x") -> str:
+    """The bounds of a ratio's interval, each spelled by `form`; a `high` of infinity, or none, is no bound.
+
+    >>> between(1.5, 1.75), between(0.0, float("inf"))
+    ('1.50x to 1.75x', 'too few turns for an interval')
+    """
+    if high is None or math.isinf(high):
+        return "too few turns for an interval"
+    return f"{form.format(low)} to {form.format(high)}"
 
 
 class OnnxFuseError(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -160,13 +160,13 @@ def row(path: Path) -> str:
     )
 
 
-def main(paths: Sequence[str]) -> None:
-    """The table."""
-    sys.stdout.write(HEAD)
+def table(head: str, row_of: Callable[[Path], str], paths: Sequence[str]) -> None:
+    """A table of networks, printed line by line as they are done."""
+    sys.stdout.write(head)
     for path in map(Path, paths):
-        sys.stdout.write(row(path))
+        sys.stdout.write(row_of(path))
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    table(HEAD, row, sys.argv[1:])

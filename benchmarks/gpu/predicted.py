@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.gpu.boundaries import launches, optimized, stopped
+from benchmarks.gpu.boundaries import launches, optimized, stopped, table
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.gpu import cost_of, node_seconds
 from onnxfuse.cost.nodes import Call, work_of
@@ -108,13 +108,5 @@ def row(path: Path) -> str:
     return f"| {path.stem} | {' | '.join(numbers)} |\n"
 
 
-def main(paths: Sequence[str]) -> None:
-    """The tables."""
-    sys.stdout.write(HEAD)
-    for path in map(Path, paths):
-        sys.stdout.write(row(path))
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    table(HEAD, row, sys.argv[1:])

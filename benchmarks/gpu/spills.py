@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.boundaries import table
 from benchmarks.gpu.full import halved
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.target import GPUS
@@ -46,13 +47,5 @@ def row(path: Path) -> str:
     return lines
 
 
-def main(paths: Sequence[str]) -> None:
-    """The table."""
-    sys.stdout.write(HEAD)
-    for path in map(Path, paths):
-        sys.stdout.write(row(path))
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    table(HEAD, row, sys.argv[1:])

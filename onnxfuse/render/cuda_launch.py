@@ -29,8 +29,8 @@ from onnxfuse.render.source import Source
 
 DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
 DATA = {F32: 0, F16: 2, BF16: 14}  # cudaDataType_t
-EPILOGUES: Mapping[Activation, int] = {"": 1, "relu": 2, "gelu": 32}  # cublasLtEpilogue_t; BIASED, in addition to these
-BIASED = 4
+EPILOGUES: Mapping[Activation, int] = {"": 0, "relu": 2, "gelu": 32}  # bits of cublasLtEpilogue_t, as are the following
+BIASED, PLAIN = 4, 1  # PLAIN: none of the others
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -167,8 +167,7 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
 
 def _product(number: int, p: LibraryProduct) -> str:
     """The description of a product that cuBLASLt may compute."""
-    epilogue = EPILOGUES[p.activation] + (BIASED if p.bias else 0)
-    epilogue -= EPILOGUES[""] if p.bias and not p.activation else 0
+    epilogue = EPILOGUES[p.activation] + (BIASED if p.bias else 0) or PLAIN
     flags = f"{str(p.turned).lower()}, {str(p.residual != '').lower()}"
     sizes = f"{p.columns}, {p.depth}, {', '.join(map(str, p.pitches))}"
     return f"Product product{number} = {{{DATA[p.dtype]}, {epilogue}, {flags}, {sizes}, {{}}, 0, 0, {{0}}}};"
@@ -183,8 +182,6 @@ def _scratch(kernel: Kernel, products: Sequence[int]) -> Iterator[str]:
     """One allocation for all scratch buffers, and workspaces of products."""
     spaces = {f"workspace{n}": f"(known{n} ? rounded(algorithm{n}.workspace) : 0)" for n in products}
     total = " + ".join([*map(_bytes, kernel.scratch), *spaces.values()])
-    if not total:
-        return
     if not total:
         return
     yield f"  const size_t bytes = {total};"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from onnxfuse.errors import counted
+from onnxfuse.errors import between, counted
 from onnxfuse.report.page import Page, Table
 
 Document = Mapping[str, Any]
@@ -30,10 +30,8 @@ def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[
 
 def interval(found: Mapping[str, Any]) -> str:
     """A 95 % interval of a ratio; results of earlier versions have none."""
-    low, high = found.get("low"), found.get("high")
-    if low is None:
-        return ""
-    return " (too few turns for an interval)" if high is None else f" ({low:.2f}x to {high:.2f}x)"
+    low = found.get("low")
+    return "" if low is None else f" ({between(low, found.get('high'))})"
 
 
 def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
