@@ -285,6 +285,8 @@ class Counter(Means):
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.core.product.left, s.core.product.right, s.core.product.sums))
         self._access(s.right.buffer, s.right.at, depth * s.core.width, right)
+        if s.ahead is not None and s.ahead.buffer == s.right.buffer:
+            self._access(s.right.buffer, s.ahead.at, depth * s.core.width, right, early=True)
         if isinstance(s.left, Packed):
             self._access(s.left.buffer, s.left.at, depth * rows, left)
             if s.out not in {b.name for b in self.phase.locals}:
@@ -381,6 +383,15 @@ class Counter(Means):
             block.stores += max(1.0, dtype.bytes / 4)
 
     def _access(
-        self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1
+        self,
+        buffer: str,
+        offset: Index,
+        elements: float,
+        size: int,
+        *,
+        stores: bool = False,
+        apart: int = 1,
+        early: bool = False,
     ) -> None:
-        self.accesses.append(Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart))
+        found = Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart, early=early)
+        self.accesses.append(found)

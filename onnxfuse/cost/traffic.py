@@ -7,7 +7,7 @@ anew. Footprints are spans of affine offsets, and never more than the buffer its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
@@ -40,6 +40,7 @@ class Access:
     apart: int = 1  # distance from one of them to the next
     places: int = 1  # as many more at constant distances, of which the largest is
     spread: int = 0
+    early: bool = False  # prefetched for another iteration: it takes room, and is fetched once for both
 
     def runs_with(self, run: Run) -> bool:
         """Whether other elements are touched in other iterations of a loop."""
@@ -66,6 +67,8 @@ def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], *capacities:
         loads: dict[str, float] = {}
         stores: dict[str, float] = {}
         for a, keys, prints in found:
+            if a.early:
+                continue
             to = stores if a.stores else loads
             to[a.buffer] = to.get(a.buffer, 0.0) + _moved(a, keys, prints, working, capacity * REUSABLE)
         out.append(Fetched(loads, stores))
@@ -80,18 +83,15 @@ def _prefixes(a: Access) -> list[tuple[int, ...]]:
 
 def _distinct(accesses: Sequence[Access]) -> list[Access]:
     """Accesses of the same loops at constant distances from each other made one, such as the taps of a window."""
-    found: dict[tuple[str, tuple[int, ...], Index, bool], tuple[Access, set[int]]] = {}
+    found: dict[tuple[str, tuple[int, ...], Index, bool, bool], tuple[Access, set[int]]] = {}
     for a in accesses:
         constant = next((c for mono, c in a.offset.terms if not mono), 0)
-        key = (a.buffer, tuple(r.number for r in a.loops), a.offset - constant, a.stores)
+        key = (a.buffer, tuple(r.number for r in a.loops), a.offset - constant, a.stores, a.early)
         first, constants = found.setdefault(key, (a, set()))
         constants.add(constant)
         if a.elements > first.elements:
             found[key] = (a, constants)
-    return [
-        Access(a.buffer, a.offset, a.elements, a.bytes, a.loops, a.stores, a.apart, len(c), max(c) - min(c))
-        for a, c in found.values()
-    ]
+    return [replace(a, places=len(c), spread=max(c) - min(c)) for a, c in found.values()]
 
 
 def _footprints(a: Access, size: float) -> list[float]:

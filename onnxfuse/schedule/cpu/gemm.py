@@ -164,8 +164,8 @@ def _with_fewer_rows(s: GemmSchedule, tile_rows: int) -> GemmSchedule:
 
 
 def _k_splits(depth: int, kind: Product, rows: int, target: Cpu) -> int:
-    """The number of k-splits for which one split of all rows fits in half of L2."""
-    most = target.l2_bytes // 2 // (kind.left.bytes * rows)  # steps of a part
+    """The number of k-splits for which one split of all rows and of two panels (one prefetched) fits in half of L2."""
+    most = target.l2_bytes // 2 // (kind.left.bytes * rows + 2 * kind.right.bytes * target.panel)  # steps of a part
     if depth <= most:
         return 1
     parts = (n for n in range(2, depth // SHORTEST_K_SPLIT + 1) if depth % (n * kind.piece) == 0)
@@ -369,11 +369,14 @@ def _main_phase(
         k_split = Axis("kc", Index.of(s.k_splits - 1))
         loops.insert(0, Loop(k_split, ZERO, k_split.extent, "serial", (over_panels(Index.of(k_split), ()),)))
     bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
-    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *rows.ready, *loops))
-    splits = [Split(b0, b1, blocks)] if s.packed_by_task else [Split(b0, b1, blocks), Split(p0, p1, s.panels)]
+    few = s.k_splits > 1  # a task reads one part of the packed rows for all of its panels
+    of_blocks = (ZERO, blocks) if few else (Index.of(b0), Index.of(b1))
+    loop = Loop(rb, *of_blocks, "serial", (*bounds, *rows.ready, *loops))
+    splits = [] if few else [Split(b0, b1, blocks)]
+    splits += [] if s.packed_by_task else [Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*prologue, loop))
+    return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
 
 
 def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
