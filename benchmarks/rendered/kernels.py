@@ -52,11 +52,12 @@ class Rendered:
 def planned(twin: Twin, best: Best = CostRanking.best) -> tuple[Graph, Plan, Kernel]:
     """The model's graph and plan, and the kernel of the group that makes `twin.group`, of the ways that are `best`.
 
-    Raises RuntimeError where that group is not made, or is more than what the twin computes.
+    The group is what the twin computes, whatever a planner would add to it from around it. Raises RuntimeError where it
+    is not legal.
     """
     options = Options()
     graph, _ = rewrite(simplify_shapes(load(twin.model, options)), options)
-    made = plan(graph, ROWS, options, frozenset())
+    made = plan(graph, ROWS, options, grouping=_grouping(graph, (*twin.feeds, twin.group, *graph.outputs)))
     for group in made.groups:
         if group.outputs == (twin.group,):
             lowered = lower(group, made, ROWS)
@@ -70,6 +71,21 @@ def planned(twin: Twin, best: Best = CostRanking.best) -> tuple[Graph, Plan, Ker
                 raise RuntimeError(f"the kernel reads {sorted(others)}, which the twin does not")
             return graph, made, kernel
     raise RuntimeError(f"no group makes {twin.group} alone: {[g.outputs for g in made.groups]}")
+
+
+def _grouping(graph: Graph, values: Sequence[str]) -> list[tuple[str, ...]]:
+    """Names of nodes in groups that make one of the values each, from the others."""
+    makers = {o: n for n in graph.nodes for o in n.outputs}
+    found = []
+    for value in dict.fromkeys(values):
+        inside, waiting = set(), [value]
+        while waiting:
+            n = makers.get(waiting.pop())
+            if n is not None and n.name not in inside:
+                inside.add(n.name)
+                waiting += [v for v in n.reads if v not in values]
+        found.append(tuple(n.name for n in graph.nodes if n.name in inside))
+    return [names for names in found if names]
 
 
 def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = CostRanking.best) -> Rendered:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.rendered.kernels import planned
+from benchmarks.rendered.models import TWINS
 from benchmarks.twins.cases import CASES
 from benchmarks.twins.run import HERE, compare, error, library
 from tests.kernels.pool_host import Pool, compiler
@@ -19,6 +21,14 @@ def test_a_twin_is_within_its_bound(name: str, threads: int) -> None:
     with Pool(threads) as pool:
         twin = pool.load(library(HERE / case.source), case.symbol)
         assert error(twin.run(*case.inputs), [case.reference]) <= case.bound
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_that_is_raced_computes_what_its_twin_does(name: str) -> None:
+    twin = TWINS[name](CASES[name](np.random.default_rng(5)))
+    graph, _, kernel = planned(twin)
+    assert {p.value for p in kernel.inputs} <= {*graph.constants, *twin.feeds}
+    assert [p.value for p in kernel.outputs] == [twin.group]
 
 
 @pytest.mark.slow
