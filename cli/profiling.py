@@ -15,9 +15,9 @@ from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.measure import machine as calibration
 from onnxfuse.measure import ratios
 from onnxfuse.measure.layers import layers_of, times_by_layer
+from onnxfuse.measure.operations import rates
 from onnxfuse.measure.profile import Profile, profile_models
 from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
-from onnxfuse.measure.work import rates
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider, gpu_provider

@@ -36,7 +36,7 @@ from onnxfuse.ir.index import (
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
+from onnxfuse.load.extent_fractions import RATIONAL, Ratio, power, ratio_of
 from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 

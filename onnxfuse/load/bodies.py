@@ -11,21 +11,21 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
-from onnxfuse.ir.absent import INVALID, OLDEST
 from onnxfuse.ir.graph import Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol, symbols_of
+from onnxfuse.ir.unsupported import INVALID, OLDEST
+from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.control import FORMAL, GIVEN, NotUnderstood, Place, Typed
 from onnxfuse.load.convert import Parts, convert, names_in
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
-from onnxfuse.load.items import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.legal import marked
+from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Body, Closed, Source
 from onnxfuse.load.tensors import Payloads
-from onnxfuse.load.typed import declared, typed
 
 Types = Mapping[str, TensorType | None]
 _ROUNDS = 4  # in which types of carried values may become more general; after them they are unknown

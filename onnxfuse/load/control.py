@@ -8,13 +8,13 @@ from typing import Any
 
 import onnx
 
-from onnxfuse.ir.absent import INVALID
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, greatest
+from onnxfuse.ir.unsupported import INVALID
 from onnxfuse.load.convert import Parts
 from onnxfuse.load.dims import declared_dims
-from onnxfuse.load.items import Around, Extents, Item, Results, item_of, met, over
+from onnxfuse.load.sequences import Around, Extents, Item, Results, item_of, met, over
 from onnxfuse.load.shapes import Shapes
 from onnxfuse.ops.proofs import never_negative_from_zero
 

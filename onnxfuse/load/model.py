@@ -11,10 +11,11 @@ import onnx
 
 from onnxfuse.config import Options
 from onnxfuse.errors import counted
-from onnxfuse.ir.absent import OLDEST
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.unsupported import OLDEST
+from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
@@ -28,7 +29,6 @@ from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
-from onnxfuse.load.typed import declared, typed
 from onnxfuse.runtime import inference
 from onnxfuse.runtime.graphs import bounded, graphs
 

@@ -15,10 +15,10 @@ from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, nonnegative
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
-from onnxfuse.load.guesses import guessed
+from onnxfuse.load.equal_dims import at_one_size, columns, meeting, put, symbol_of
+from onnxfuse.load.fallback_types import guessed
 from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
-from onnxfuse.load.items import Around, Inputs, Item, Items, Results, results_of, typed_by
-from onnxfuse.load.meeting import at_one_size, columns, meeting, put, symbol_of
+from onnxfuse.load.sequences import Around, Inputs, Item, Items, Results, results_of, typed_by
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS

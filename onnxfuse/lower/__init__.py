@@ -26,7 +26,7 @@ from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition, Table, define, view_of
-from onnxfuse.plan.alive import data
+from onnxfuse.plan.dependences import data
 
 __all__ = ["Lowered", "has_reduction", "lower"]
 

@@ -22,8 +22,8 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops import elementwise, movement, normalization, pooling
+from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import At, Stages, here, number, total
 

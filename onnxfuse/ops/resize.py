@@ -1,7 +1,7 @@
 """Rows of Resize and Upsample: separable interpolation, with positions and weights from tables or closed forms.
 
 Where the extents are known, positions and weights are computed in single precision as ONNX Runtime does, since the last
-bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/stretch.py`.
+bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/resize_axis.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Table, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
+from onnxfuse.ir.unsupported import FLOATS
+from onnxfuse.ops.resize_axis import NEAREST, TIE, Manner, Read, Stretch, Tapped, stretched, summed
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
-from onnxfuse.ops.stretch import NEAREST, TIE, Manner, Read, Stretch, Tapped, stretched, summed
 
 F = np.float32
 UNIT = 2.0**-30  # fixed-point unit of weights in tables

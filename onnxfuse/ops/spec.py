@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onnxfuse.errors import counted
-from onnxfuse.ir.absent import INVALID, absent
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
@@ -21,6 +20,7 @@ from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refuse
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+from onnxfuse.ir.unsupported import INVALID, absent
 
 Images = Literal["", "pool", "convolution"]
 Relation = Literal["equals", "equals or is 1", "is at least"]

@@ -14,7 +14,7 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import FLOOR
 from onnxfuse.measure.profile import Profile
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.locked import text_of_lock
+from onnxfuse.pipeline.lock_files import text_of_lock
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding

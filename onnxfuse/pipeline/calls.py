@@ -13,7 +13,7 @@ from onnxfuse.lower import lower
 from onnxfuse.measure.gain import measure_gain
 from onnxfuse.measure.profile import profile_models
 from onnxfuse.measure.samples import time_samples
-from onnxfuse.pipeline.remembered import memory_of
+from onnxfuse.pipeline.verdict_cache import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.rewrite import rewrite
 from onnxfuse.verify import verify_culprits, verify_groups, verify_models, verify_reference

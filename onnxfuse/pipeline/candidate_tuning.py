@@ -32,7 +32,7 @@ from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
-from onnxfuse.plan.known import KernelSample
+from onnxfuse.plan.samples import KernelSample
 from onnxfuse.report.lock import FasterSchedule, Lock, deciding
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first

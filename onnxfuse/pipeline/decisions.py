@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from onnxfuse.ir.absent import INVALID, READ
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.unsupported import INVALID, READ
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.state import Build

@@ -19,10 +19,10 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
 from onnxfuse.pipeline.groups import described, forbidden, names_of
 from onnxfuse.pipeline.loading import loading
-from onnxfuse.pipeline.locked import lock_of
+from onnxfuse.pipeline.lock_files import lock_of
 from onnxfuse.pipeline.outputs import Places
+from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, cache_of, have
-from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model

@@ -16,12 +16,12 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import CROWDED, GainResult, KernelTrial, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import counted_at, described
-from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import original_bytes, remembered
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
+from onnxfuse.pipeline.profile_guided import dropped
+from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
-from onnxfuse.pipeline.worth import runtime_times
+from onnxfuse.pipeline.verdict_cache import keep, key_of_bytes, recalled
 from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
@@ -38,7 +38,7 @@ _PROGRAM = (
     "measure/gain_child",
     "measure/profile_child",
     "measure/ratios",
-    "measure/turns",
+    "measure/interleaving",
     "runtime/engine",
     "runtime/feed_sizes",
     "runtime/feeds",

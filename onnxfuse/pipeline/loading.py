@@ -12,8 +12,8 @@ from pathlib import Path
 
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.load import Source
-from onnxfuse.pipeline.remembered import keep, recalled
 from onnxfuse.pipeline.state import Build, have
+from onnxfuse.pipeline.verdict_cache import keep, recalled
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY

@@ -13,7 +13,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, predicting, scheduler
-from onnxfuse.pipeline.known import known_to
+from onnxfuse.pipeline.sample_keys import known_to
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
 from onnxfuse.schedule.passes.driver import unchecked, verified

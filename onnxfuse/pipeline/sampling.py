@@ -18,9 +18,9 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.database import Database, Measured
 from onnxfuse.measure.samples import Task, Timed
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.known import FURTHER, NEAR, Keys, call_text, shape_of, weights_of
+from onnxfuse.pipeline.sample_keys import FURTHER, NEAR, Keys, call_text, shape_of, weights_of
 from onnxfuse.pipeline.state import Context, cache_of
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.render.source import Source
 

@@ -32,10 +32,10 @@ from onnxfuse.pipeline.groups import (
     refused,
     scheduler,
 )
-from onnxfuse.pipeline.locked import apply_lock
+from onnxfuse.pipeline.lock_files import apply_lock
 from onnxfuse.pipeline.pricing import costing
+from onnxfuse.pipeline.slower_groups import worthwhile
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have, hinted
-from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.render.source import Source

@@ -30,13 +30,13 @@ from onnxfuse.pipeline.alternatives import Areas, Grouping, Race, areas_between,
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_gpu
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
-from onnxfuse.pipeline.known import Keys, database_of
-from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
+from onnxfuse.pipeline.lock_files import key_of_plan, text_of_lock
 from onnxfuse.pipeline.run import opened, run
+from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
-from onnxfuse.plan.known import KernelSample, Sample
 from onnxfuse.plan.price import Samples
+from onnxfuse.plan.samples import KernelSample, Sample
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 from onnxfuse.target import NATIVE
 

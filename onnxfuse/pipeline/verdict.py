@@ -19,8 +19,8 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import Memory, known_model
 from onnxfuse.pipeline.state import Build, Context, Part, cache_of, have
+from onnxfuse.pipeline.verdict_cache import Memory, known_model
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupResult as Compared
 from onnxfuse.verify import bisected

@@ -13,10 +13,10 @@ from onnxfuse.config import SEARCHES, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import Table
+from onnxfuse.plan.constant_nodes import computed_once
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import Kind, decoded_weights, kind_of
 from onnxfuse.plan.legality import CPU, Legality
-from onnxfuse.plan.once import computed_once
 from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import Costing
 from onnxfuse.plan.refusals import known_beforehand

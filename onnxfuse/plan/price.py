@@ -1,6 +1,6 @@
 """Prices of candidates: seconds on several numbers of cores, for several values of symbols, by lowering and scheduling.
 
-Measured prices are used where known (`known.py`), predictions otherwise. Equal candidates are priced once (`forms.py`).
+Measured prices are used where known (`samples.py`), else predictions. Equal candidates are priced once (`forms.py`).
 The budget counts scheduled candidates, not seconds, so that a build is the same on every machine; candidates beyond the
 budget have no price.
 """
@@ -21,9 +21,9 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.forms import Form, Forms
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legal import Set, members
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.search.scope import Scope
 from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 

@@ -18,8 +18,8 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.scalar import Load
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 
 # (operator, whether the constant c is its first input) to scale and shift of the variable input.
 _OF_A_CONSTANT: dict[tuple[str, bool], Callable[[Array], tuple[Array, Array]]] = {

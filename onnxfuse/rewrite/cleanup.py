@@ -14,9 +14,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import folded, load_of, plain
+from onnxfuse.rewrite.mutable_graph import Miss, Work, content, static_shape
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work, content, static_shape
 
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
 _RESHAPE = frozenset({"Reshape"})

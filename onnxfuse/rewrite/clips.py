@@ -8,9 +8,9 @@ import numpy as np
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.proofs.ranges import Ranges
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 
 def clip_limits(work: Work, node: Node) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from onnxfuse.ops.spec import View, define
 from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite.folding import folded
 from onnxfuse.rewrite.measure import Measure, cost
-from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
 
 Attributes = Mapping[str, Attribute]
 

@@ -34,8 +34,8 @@ from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.measure import Measure
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
 _ALGEBRA: tuple[Step, ...] = (

@@ -6,9 +6,9 @@ is worth more than a multiplication saved; generated kernels compute the same ei
 
 from __future__ import annotations
 
+from onnxfuse.rewrite.mutable_graph import Work
 from onnxfuse.rewrite.pattern import Call, Expr, expression, walk
 from onnxfuse.rewrite.steps import Binding, match_node
-from onnxfuse.rewrite.work import Work
 
 IDIOMS: tuple[tuple[str, Expr], ...] = (
     ("Gelu", expression("(x * (Erf(x / c) + 1)) * 0.5")),

@@ -8,8 +8,8 @@ from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 _LONGEST = 8  # most elementwise nodes between a movement and its inverse
 

@@ -22,8 +22,8 @@ from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation
 from onnxfuse.rewrite.measure import Measure, elements
 from onnxfuse.rewrite.movement import reshaped, whole_axis
+from onnxfuse.rewrite.mutable_graph import Array, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
 
 CHANNELS = 1  # the axis of a convolution
 _LINEAR = ("MatMul", "Conv")

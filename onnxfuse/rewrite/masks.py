@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.operators import functions
 from onnxfuse.rewrite.proofs.positions import always_true
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 _FURTHEST = 256  # most nodes that are rebuilt
 

@@ -10,8 +10,8 @@ import numpy as np
 from onnxfuse.ir.graph import Attribute, Constant, Node
 from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Array, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
 _DEEPEST = 8  # elementwise nodes behind a product that are searched for a use together with another product

@@ -13,9 +13,9 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
+from onnxfuse.rewrite.mutable_graph import Definitions, Miss, Work
 from onnxfuse.rewrite.proofs.positions import located
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Definitions, Miss, Work
 
 _LONGEST = 16  # most nodes of a chain that are composed
 

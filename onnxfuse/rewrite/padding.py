@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 
 def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:

@@ -14,8 +14,8 @@ import numpy as np
 from onnxfuse.ir.dtype import I8, I32, U8, DType
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Array, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
 
 _CODES = (U8, I8)
 _RUNTIME = "com.microsoft"

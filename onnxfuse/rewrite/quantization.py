@@ -6,14 +6,14 @@ import numpy as np
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.scalar import Load, Reduce
-from onnxfuse.ops.own import MICROSOFT
+from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.clips import clip_limits, single
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
 
 # Scales between which (q * scale) / scale is q again, within far less than half a quantization step.
 _LEAST, _MOST = 2.0**-100, 2.0**80

@@ -11,8 +11,8 @@ from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.affine import scaled_weight
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.mutable_graph import SMALL, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 _DEEPEST = 24
 

@@ -20,8 +20,8 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.affine import unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.movement import reshaped, whole_axis
+from onnxfuse.rewrite.mutable_graph import SMALL, Definitions, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
 
 LAST = 2**63 - 1  # `ends` of a Slice up to the last element
 

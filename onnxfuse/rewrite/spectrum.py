@@ -14,8 +14,8 @@ import numpy as np
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Array, Miss, Work
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
 
 LONGEST = 1024  # most points of a transform that becomes a product: its matrix has 4 MB of float32
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from onnxfuse.ir.graph import Attribute
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides
 from onnxfuse.rewrite.proofs.conditions import Condition, moderate
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.work import Miss, Work
 
 NUMERICS = ("exact", "reassociates", "assumes")
 

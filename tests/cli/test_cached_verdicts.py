@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.remembered import Memory
+from onnxfuse.pipeline.verdict_cache import Memory
 from onnxfuse.report.result import Verified
 from onnxfuse.verify import verify_models
 from onnxfuse.verify.verdicts import Verdict

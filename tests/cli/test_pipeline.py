@@ -21,7 +21,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline import STEPS, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import MOST_ROUNDS
-from onnxfuse.pipeline.remembered import Memory
+from onnxfuse.pipeline.verdict_cache import Memory
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
 from onnxfuse.verify import GroupResult, verify_culprits

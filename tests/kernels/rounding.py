@@ -15,7 +15,7 @@ from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, apply, cast, const
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, define, view_of
 

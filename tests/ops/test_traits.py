@@ -16,8 +16,8 @@ from onnxfuse.measure import lifetimes
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.ops.traits import is_view, keeps_order, small_calls, takes_a_part
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.proofs.conditions import nonnegative
-from onnxfuse.rewrite.work import Miss, Work
 from onnxfuse.runtime.feed_limits import INDICES, PASSED, SIZES
 
 # Of these, the last ones move elements only in calls that do nothing: a Sum of one tensor, a Cast to the type it is of.

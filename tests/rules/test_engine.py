@@ -18,8 +18,8 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite import STEPS, engine, explain, rewrite
 from onnxfuse.rewrite.measure import Measure
+from onnxfuse.rewrite.mutable_graph import Miss, Work
 from onnxfuse.rewrite.steps import NUMERICS
-from onnxfuse.rewrite.work import Miss, Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.dtype import F16, I64
+from onnxfuse.rewrite.mutable_graph import Work
 from onnxfuse.rewrite.proofs.ranges import NEAR, Ranges
-from onnxfuse.rewrite.work import Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
 
 PROBE = np.asarray([-np.inf, -7.5, -1.0, -0.0, 0.0, 0.25, 1.0, 5.0, 6.0, 9.0, np.inf, np.nan], np.float32)

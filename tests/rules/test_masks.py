@@ -8,8 +8,8 @@ import pytest
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import evaluate
+from onnxfuse.rewrite.mutable_graph import Work
 from onnxfuse.rewrite.proofs.positions import always_true, element
-from onnxfuse.rewrite.work import Work
 from tests.rules.build import Array, Build, only, ops, rewritten, same
 
 

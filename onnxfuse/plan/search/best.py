@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Candidate
-from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import Prices, Seconds, clearly_slower
 from onnxfuse.plan.refusals import duration
@@ -20,6 +19,7 @@ from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
+from onnxfuse.plan.small_groups import USUAL_GROUP
 from onnxfuse.plan.strategies.priority import merged
 from onnxfuse.plan.unlocks import ALONE, BUDGET
 

@@ -11,12 +11,12 @@ from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Candidate, Group, Plan, group_of
 from onnxfuse.ops.spec import Table
-from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import pools_beside, spared, stays
+from onnxfuse.plan.dependences import alive
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.refusals import too_few, unworthy
+from onnxfuse.plan.small_groups import pools_beside, spared, stays
 from onnxfuse.plan.units import Units
 
 Members = tuple[int, ...]  # positions of nodes, in order

@@ -10,8 +10,8 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.rewrite.mutable_graph import SMALL, Miss, Work
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 Check = Callable[..., None]
 

@@ -10,7 +10,7 @@ import numpy as np
 from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, never_below_zero, nonnegative, upper
 from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Scalar
-from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, Work
 
 _DEEPEST = 16  # most nodes that are followed from a value to its source
 _LARGEST = 64 * SMALL  # largest constant, in elements, that is tested for being affine

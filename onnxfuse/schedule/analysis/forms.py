@@ -23,7 +23,7 @@ from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.image import IMAGES, padded_image
-from onnxfuse.schedule.analysis.parts import in_parts
+from onnxfuse.schedule.analysis.two_stage import in_parts
 
 LAST = "%last"  # suffix of a value's name: its copy with channels last
 ROWS = "%rows"  # suffix of a value's name: its copy in contiguous rows

@@ -15,7 +15,7 @@ from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.ir.tile import Tile
-from onnxfuse.schedule.analysis.hidden import hidden_below
+from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job

@@ -11,10 +11,10 @@ from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, Choice
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.alike import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
+from onnxfuse.schedule.cpu.schedule_keys import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import Division, FilterNests, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition

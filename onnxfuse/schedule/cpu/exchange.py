@@ -18,7 +18,7 @@ from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.sides import rows_of_tiles
+from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
 from onnxfuse.schedule.cpu.tiles import C, Span, epilogue
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job

@@ -28,7 +28,7 @@ from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quanti
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
-from onnxfuse.schedule.cpu.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.cpu.operand_order import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points

@@ -15,7 +15,7 @@ from onnxfuse.ir.launch import ALIGNED, MOST_THREADS
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.division import BLOCK, SEVERAL, Division
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, SEVERAL, Division
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Gpu

@@ -10,7 +10,7 @@ from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from onnxfuse.ir.kernel import Phase, Store
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, Division, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job

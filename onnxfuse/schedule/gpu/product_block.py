@@ -20,9 +20,9 @@ from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.gpu.builders import at, axis, loop, of
 from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of
-from onnxfuse.schedule.gpu.staged import ROW, WIDTHS, Matrix, copied, side_by_side, staged, turned
+from onnxfuse.schedule.gpu.shared_copies import ROW, WIDTHS, Matrix, copied, side_by_side, staged, turned
 from onnxfuse.schedule.gpu.tiles import padded, ragged
 from onnxfuse.target import Gpu
 

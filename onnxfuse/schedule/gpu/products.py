@@ -23,7 +23,7 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
-from onnxfuse.schedule.gpu.staged import ROW
+from onnxfuse.schedule.gpu.shared_copies import ROW
 from onnxfuse.target import MOST_ROWS, Gpu
 
 CANDIDATES = 24  # tiles of a product that may be measured

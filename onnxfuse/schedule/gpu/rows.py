@@ -18,8 +18,8 @@ from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
 from onnxfuse.ir.launch import ALIGNED, Scope, Sync
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place, dense
-from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over_rows
-from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.row_steps import Made, Step, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.thread_mapping import Columns, Division, around, once, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.target import Gpu, block_shared

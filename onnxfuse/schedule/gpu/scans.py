@@ -19,7 +19,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.lower.scans import Scan, scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, Division, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.nest import Level, order_of
 from onnxfuse.target import Gpu

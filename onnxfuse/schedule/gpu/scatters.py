@@ -17,7 +17,7 @@ from onnxfuse.ir.kernel import Phase, Store
 from onnxfuse.lower.scatters import Scatter, scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, Division, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter
 from onnxfuse.schedule.nests.nest import Level, order_of
 from onnxfuse.schedule.nests.updates import goals_of, landed

@@ -20,8 +20,8 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Nest, Place, flat, nest_of
+from onnxfuse.schedule.gpu.builders import at, axis, loop, plus, times, wide
 from onnxfuse.schedule.gpu.choices import aligned
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, plus, times, wide
 from onnxfuse.target import MOST_ROWS, Gpu
 
 THREADS = 256  # of a block

@@ -18,9 +18,9 @@ from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.analysis.parts import divided
-from onnxfuse.schedule.gpu.division import BLOCK
+from onnxfuse.schedule.analysis.two_stage import divided
 from onnxfuse.schedule.gpu.phases import LONG
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK
 from onnxfuse.target import Gpu
 
 PIECE = 1 << 13  # elements of a part of a row, at least

@@ -19,11 +19,11 @@ from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Ph
 from onnxfuse.ir.launch import ALIGNED, Launch, Sync
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
-from onnxfuse.schedule.analysis.hidden import hidden_below
+from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention.parts import Parts
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
-from onnxfuse.schedule.gpu.staged import Matrix, staged
+from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
+from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
 from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged
 from onnxfuse.target import Gpu
 

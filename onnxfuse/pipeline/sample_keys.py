@@ -18,8 +18,8 @@ from onnxfuse.measure.database import FILE, Database, Measured
 from onnxfuse.measure.machine import identity
 from onnxfuse.pipeline.groups import predicting
 from onnxfuse.pipeline.state import Context, cache_of
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample
 from onnxfuse.plan.price import nothing_known
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample
 from onnxfuse.report.document import version
 
 PROVIDER = "CPUExecutionProvider"

@@ -10,7 +10,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest
-from onnxfuse.schedule.gpu.division import Columns, Division, columns
+from onnxfuse.schedule.gpu.thread_mapping import Columns, Division, columns
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 

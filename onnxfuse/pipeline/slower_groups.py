@@ -13,10 +13,10 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.plan.alone import is_pool
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.price import clearly_slower
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
+from onnxfuse.plan.small_groups import is_pool
 from onnxfuse.plan.unlocks import ALONE
 from onnxfuse.target import Target
 

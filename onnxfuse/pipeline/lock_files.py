@@ -10,8 +10,8 @@ from pathlib import Path
 from onnxfuse.build.cache import key_of
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.load import Source
-from onnxfuse.pipeline.guided import dropped
-from onnxfuse.pipeline.known import Keys, database_of
+from onnxfuse.pipeline.profile_guided import dropped
+from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.state import Build, Context, Substitutions, have
 from onnxfuse.report.document import host
 from onnxfuse.report.lock import PLANNED, FasterSchedule, Lock, deciding, lock_in, lock_text, read_lock
