@@ -14,7 +14,7 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError, counted
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load import Source, everywhere, load
+from onnxfuse.load import ModelSource, everywhere, load
 from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.document import parsed
@@ -37,7 +37,7 @@ def inspect(name: str) -> Answer:
             if file.read(4) == b"\x7fELF":
                 return _library(Path(name))
     graph = load(show.given() if name == STREAM else name, Options())
-    source: Source = graph.source
+    source: ModelSource = graph.source
     operators = _operators(graph)
     constants = {c for each in everywhere(graph) for c in each.constants.values()}  # each once, as subgraphs share some
     facts = {

@@ -208,9 +208,8 @@ def document() -> str:
     """The whole page."""
     parts = [HEAD]
     for family in FAMILIES:
-        parts.append(
-            f"## {family.__name__.rsplit('.', 1)[-1].replace('_', '-').capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
-        )
+        name = family.__name__.rsplit(".", 1)[-1].replace("_", "-").capitalize()
+        parts.append(f"## {name}\n\n{(family.__doc__ or '').splitlines()[0]}\n")
         parts.append(
             "| Operator | From opset | Kind | Mapping types | Definition of the example |\n|---|---|---|---|---|"
         )

@@ -15,13 +15,13 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.plan import legality
 from onnxfuse.render import ort_glue
 from onnxfuse.render.cuda_launch import code_symbol, kernel_text, render
-from onnxfuse.render.ort_glue import Provider, Variant
+from onnxfuse.render.ort_glue import Registration, Variant
 from onnxfuse.render.source import Source
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import CPUS, GPUS, PORTABLE, Gpu, Target, targets_of
 
 TARGETS = (*GPUS.values(), *PORTABLE.values())
-PROVIDER = Provider(
+PROVIDER = Registration(
     '#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::devices, onnxfuse::cuda::suits"
 )
 

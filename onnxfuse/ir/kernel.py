@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Loaded, Symbol, Table, atoms
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import PRODUCTS, Product, Unit
+from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
@@ -298,7 +298,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RankedSchedules:
     """Candidate schedules of the same computation with their predicted seconds; the first was chosen."""
 
     candidates: tuple[tuple[str, float], ...]
@@ -319,7 +319,9 @@ class Kernel:
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # have to be nonnegative: checked at launch, before anything is read
     legal: bool = False  # whether `legalize` has run
-    choices: tuple[Choice, ...] = field(default=(), compare=False)  # candidates that were compared for its phases
+    choices: tuple[RankedSchedules, ...] = field(
+        default=(), compare=False
+    )  # candidates that were compared for its phases
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -343,13 +345,13 @@ def in_slots(phase: Phase) -> bool:
     return any(s is None for s in sizes) or sum((s or 0) * ELEMENT for s in sizes) > STACK_BYTES
 
 
-def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
+def products_of(kernels: Iterable[Kernel]) -> tuple[ProductKind, ...]:
     """The kinds of register tiles that kernels use, in the order of their table."""
     found = {s.core.product for k in kernels for s in all_statements(k) if isinstance(s, Tile)}
     return tuple(p for p in PRODUCTS if p in found)
 
 
-def tables(kernel: Kernel) -> tuple[Table, ...]:
+def tables(kernel: Kernel) -> tuple[IndexTable, ...]:
     """The constant tables that a kernel uses, without duplicates, sorted by name."""
     entries = (a for e in _parts(kernel.phases) if isinstance(e, Index) for a in atoms(e) if isinstance(a, Entry))
     found = {a.table.name: a.table for a in entries}

@@ -16,7 +16,7 @@ from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.load.inline import defined
 from onnxfuse.load.names import rename_here
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource
 from onnxfuse.runtime.graphs import graphs
 
 Outputs = tuple[str, ...]
@@ -68,7 +68,7 @@ def _known(graph: Graph, again: Again) -> Graph:
 
 def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
     """The model of a graph with chosen branches inlined."""
-    source: Source = graph.source
+    source: ModelSource = graph.source
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     names = Counter(name for g in graphs(proto.graph) for name in defined(g))

@@ -12,7 +12,7 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """A node of a run: its start time, and the bytes of all live values while it runs, its results included."""
 
     name: str
@@ -20,7 +20,9 @@ class Step:
     bytes: int
 
 
-def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outputs: Sequence[str]) -> tuple[Step, ...]:
+def timeline(
+    nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outputs: Sequence[str]
+) -> tuple[TimelineStep, ...]:
     """The steps of a run; `nodes` are pairs of a node and its start in milliseconds, `sizes` the bytes of values.
 
     A value is alive from its producer to the last reader of it or of a view of it; model outputs stay alive.
@@ -44,6 +46,6 @@ def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outp
             if root.get(value, value) == value:
                 alive_bytes += sizes.get(value, 0)
                 ending[last[value]] = ending.get(last[value], 0) + sizes.get(value, 0)
-        steps.append(Step(node.name, start, alive_bytes))
+        steps.append(TimelineStep(node.name, start, alive_bytes))
         alive_bytes -= ending.get(at, 0)
     return tuple(steps)

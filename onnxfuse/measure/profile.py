@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.measure import interleaving, ratios
-from onnxfuse.measure.lifetimes import Step
+from onnxfuse.measure.lifetimes import TimelineStep
 from onnxfuse.measure.operations import Bodies, node_work
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime.attempts import persistent_child
@@ -60,7 +60,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUse:
     """Memory of a running model. `value_peak_bytes` is computed: the most bytes of values alive at once, each from
     its producer to its last reader; `steps` are the nodes of a run with the bytes alive then.
     """
@@ -68,7 +68,7 @@ class Memory:
     weight_bytes: int
     value_peak_bytes: int
     arena_bytes: int | None  # of the runtime's arena; None where the runtime does not report it
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ModelProfile:
     note: str = ""  # why its kernels did not run; empty if they did
     level: Ratio | None = None  # milliseconds of an undisturbed run
     peak_bytes: int = 0  # of its process after loading and one run, without clean pages of mapped files
-    memory: Memory | None = None  # None without `per_op`, or if the model is too large
+    memory: MemoryUse | None = None  # None without `per_op`, or if the model is too large
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -325,9 +325,9 @@ def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Seq
     return tuple(made)
 
 
-def _memory(found: Mapping[str, Any]) -> Memory | None:
-    steps = {"steps": tuple(Step(**each) for each in found.get("steps", ()))}
-    return Memory(**{**found, **steps}) if found else None
+def _memory(found: Mapping[str, Any]) -> MemoryUse | None:
+    steps = {"steps": tuple(TimelineStep(**each) for each in found.get("steps", ()))}
+    return MemoryUse(**{**found, **steps}) if found else None
 
 
 def _events(found: Sequence[Mapping[str, Any]]) -> tuple[Event, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Table, divides, entry, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, IndexTable, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
 from onnxfuse.ir.unsupported import FLOATS
 from onnxfuse.ops.resize_axis import NEAREST, TIE, Manner, Read, Stretch, Tapped, stretched, summed
@@ -188,13 +188,13 @@ def _tabled(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scala
     count = places.shape[1]
     if count <= FEW:
         columns = zip(places.T.tolist(), units.T.tolist(), strict=True)
-        return summed([_term(read, Table(tuple(p)), Table(tuple(w)), at) for p, w in columns])
+        return summed([_term(read, IndexTable(tuple(p)), IndexTable(tuple(w)), at) for p, w in columns])
     tap = Axis(f"{view.out()}:t{s.number}", Index.of(count))
-    flat_places, flat_units = (Table(tuple(v.reshape(-1).tolist())) for v in (places, units))
+    flat_places, flat_units = (IndexTable(tuple(v.reshape(-1).tolist())) for v in (places, units))
     return total("sum", (tap,), _term(read, flat_places, flat_units, at * count + tap))
 
 
-def _term(read: Read, places: Table, weights: Table, at: Index) -> Scalar:
+def _term(read: Read, places: IndexTable, weights: IndexTable, at: Index) -> Scalar:
     value = read(entry(places, at))
     weight = apply("mul", FromIndex(entry(weights, at), value.dtype), const(UNIT, value.dtype))
     return apply("mul", value, weight)
@@ -207,7 +207,7 @@ def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
     for offset in range(-q, p + 1) if p <= 64 else ():
         if places == tuple((i * q + offset) // p for i in range(len(places))):
             return floor_div(at * q + offset, Index.of(p))
-    return entry(Table(places), at)
+    return entry(IndexTable(places), at)
 
 
 def _filtered(how: Manner, x: Array, n: int, scale: float) -> tuple[Array, Array]:
@@ -274,7 +274,7 @@ def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Sca
         if s.idle:
             continue
         x, last = coordinates(view, how, s), (s.have.constant or 1) - 1
-        held = Table(tuple(((x >= 0) & (x <= last)).astype(int).tolist()))
+        held = IndexTable(tuple(((x >= 0) & (x <= last)).astype(int).tolist()))
         here = apply("equal", FromIndex(entry(held, place), I64), const(1, I64))
         if set(held.values) != {1}:
             value = apply("select", here, value, const(how.beyond, value.dtype))

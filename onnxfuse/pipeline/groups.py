@@ -19,14 +19,14 @@ from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Choice, Kernel, products_of
+from onnxfuse.ir.kernel import Kernel, RankedSchedules, products_of
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
-from onnxfuse.pipeline.state import Build, Context, Part, have, hinted
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
 from onnxfuse.report.result import CandidateTime, GroupResult
@@ -144,7 +144,7 @@ def narrowed_ops(b: Build) -> frozenset[str]:
     return frozenset(part.op for part, narrow in pairs if narrow.keys() & {*part.group.inputs, *part.group.outputs})
 
 
-def roundings(parts: Iterable[Part], narrowed: Container[str] = ()) -> dict[str, float]:
+def roundings(parts: Iterable[GroupBuild], narrowed: Container[str] = ()) -> dict[str, float]:
     """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number.
 
     Kernel and body both round results of operator types in `narrowed`, but may round to different neighbours.
@@ -159,7 +159,7 @@ def roundings(parts: Iterable[Part], narrowed: Container[str] = ()) -> dict[str,
 # What is said of groups -----------------------------------------------------------------------------------------------
 
 
-def longest_sums(parts: Iterable[Part]) -> dict[str, int]:
+def longest_sums(parts: Iterable[GroupBuild]) -> dict[str, int]:
     """By operator type, the longest sum that its kernel makes; kernels with a symbolic one are left out."""
     found: dict[str, int] = {}
     for part in parts:
@@ -239,7 +239,7 @@ def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
     target = predicting(context)
     known: dict[tuple[object, ...], Cost | None] = {}
 
-    def cost(part: Part, graph: Graph) -> Cost | None:
+    def cost(part: GroupBuild, graph: Graph) -> Cost | None:
         kernel = part.kernel
         if kernel is None:
             return None
@@ -276,7 +276,7 @@ def described(
 
 
 def _described(
-    part: Part,
+    part: GroupBuild,
     name: str,
     mapping: str | None,
     flops: int | None,
@@ -301,11 +301,11 @@ def _described(
     )
 
 
-def _choice_results(choice: Choice) -> tuple[CandidateTime, ...]:
+def _choice_results(choice: RankedSchedules) -> tuple[CandidateTime, ...]:
     return tuple(CandidateTime(name, round(seconds * 1e3, 6)) for name, seconds in choice.candidates)
 
 
-def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:
+def _type_and_work(graph: Graph, part: GroupBuild, sizes: Sizes) -> tuple[str | None, int | None, int | None]:
     """The mapping type of a group, its operations and the bytes of its inputs and outputs."""
     kernel, group = part.kernel, part.group
     moved = traffic(kernel, symbols_in_kernel(graph, kernel, sizes)) if kernel is not None else None

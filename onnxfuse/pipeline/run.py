@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError, counted
-from onnxfuse.load import Source
+from onnxfuse.load import ModelSource
 from onnxfuse.load.tensors import forget_pages
 from onnxfuse.pipeline import finish, gain_step, lock_files, profile_guided, verdict
 from onnxfuse.pipeline import steps as first
@@ -24,12 +24,12 @@ from onnxfuse.pipeline.decisions import decisions
 from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
-from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline.outputs import STREAM, OutputPaths, deliver, places_of, refuse, workshop
 from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
-from onnxfuse.plan.price import PriceMemo, Samples
+from onnxfuse.plan.price import PriceMemo, PriceSamples
 from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.report.result import CandidateResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
@@ -130,10 +130,10 @@ def opened(
     calls: Calls,
     tell: Tell,
     *,
-    places: Places | None = None,
-    beside: Places | None = None,
+    places: OutputPaths | None = None,
+    beside: OutputPaths | None = None,
     strict: bool = False,
-    samples: Samples | None = None,
+    samples: PriceSamples | None = None,
 ) -> Iterator[Context]:
     """What a build of a model is given, with its budgets running; outputs are made `beside` their places.
 
@@ -243,7 +243,7 @@ def _as_files(texts: Mapping[Path, str], folder: Path) -> dict[Path, Path]:
     return made
 
 
-def _output(places: Places, made: Mapping[Path, Path]) -> Output:
+def _output(places: OutputPaths, made: Mapping[Path, Path]) -> Output:
     """The final paths of what there is."""
     library, manifest, data, lock = (
         str(path) if path in made else None for path in (places.library, places.manifest, places.data, places.lock)
@@ -253,7 +253,7 @@ def _output(places: Places, made: Mapping[Path, Path]) -> Output:
 
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
     """What is known after the last step."""
-    source: Source = have(b.loaded).source
+    source: ModelSource = have(b.loaded).source
     names = (part.group.name for part in b.all_parts)
     groups = b.groups or tuple(described(context, b, names, runtime_times(context, b)))
     path = str(context.model) if isinstance(context.model, Path) else None

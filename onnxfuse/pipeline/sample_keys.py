@@ -14,7 +14,7 @@ from onnxfuse.cost.nodes import Call, Tensor
 from onnxfuse.cost.runtime import HELD
 from onnxfuse.ir.graph import Attribute, Constant
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.measure.database import FILE, Database, Measured
+from onnxfuse.measure.database import FILE, Database, Measurement
 from onnxfuse.measure.machine import identity
 from onnxfuse.pipeline.groups import predicting
 from onnxfuse.pipeline.state import Context, cache_of
@@ -116,7 +116,7 @@ def known_to(context: Context) -> Callable[[Sample, Any], float | None]:
     return lookup(keys, database.known(keys.place))
 
 
-def lookup(keys: Keys, known: Mapping[str, Measured]) -> Callable[[Sample, Any], float | None]:
+def lookup(keys: Keys, known: Mapping[str, Measurement]) -> Callable[[Sample, Any], float | None]:
     """What a sample takes on a machine, out of what is known."""
 
     def seconds(sample: Sample, machine: Any) -> float | None:

@@ -15,8 +15,8 @@ from onnxfuse.build import CompileError
 from onnxfuse.emit import copies
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.measure.database import Database, Measured
-from onnxfuse.measure.samples import Task, Timed
+from onnxfuse.measure.database import Database, Measurement
+from onnxfuse.measure.samples import SampleTime, Task
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.sample_keys import FURTHER, NEAR, Keys, call_text, shape_of, weights_of
 from onnxfuse.pipeline.state import Context, cache_of
@@ -54,7 +54,7 @@ class Sampler:
     database: Database
     threads: Sequence[int]
     until: float
-    measured: dict[str, tuple[Sample, int, Measured]] = field(default_factory=dict)
+    measured: dict[str, tuple[Sample, int, Measurement]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def run(self, samples: Iterable[Sample]) -> int:
@@ -89,14 +89,14 @@ class Sampler:
         self.database.keep(rows)
         return len(rows)
 
-    def _row(self, w: Wanted, timed: Timed) -> Measured:
+    def _row(self, w: Wanted, timed: SampleTime) -> Measurement:
         what = call_text(w.sample.call) if isinstance(w.sample, NodeSample) else self._name(w.sample.kernel)
         date = datetime.now(UTC).isoformat(timespec="seconds")
         spread = float(f"{timed.spread:.4g}")
         said = f"{what}, {w.threads} threads, weights {self.keys.found(w.sample)}"
-        return Measured(w.key, self.keys.place, said, float(f"{timed.seconds:.5g}"), spread, timed.runs, date)
+        return Measurement(w.key, self.keys.place, said, float(f"{timed.seconds:.5g}"), spread, timed.runs, date)
 
-    def _timed(self, batch: Sequence[Wanted], library: Path | None, threads: int) -> list[Timed]:
+    def _timed(self, batch: Sequence[Wanted], library: Path | None, threads: int) -> list[SampleTime]:
         tasks: list[Task | str] = []
         for number, w in enumerate(batch):
             path = self.context.folder / f"sample{threads}_{number}.onnx"
@@ -110,8 +110,8 @@ class Sampler:
             settings = {"threads": threads, "seconds": SECONDS, "time_limit": self.context.meter.left}
             found = iter(self.calls.time_samples(good, libraries=libraries, **settings) if good else [])
         except DeviceError as problem:
-            found = iter([Timed(problem=problem.message)] * len(good))
-        made = [Timed(problem=task) if isinstance(task, str) else next(found) for task in tasks]
+            found = iter([SampleTime(problem=problem.message)] * len(good))
+        made = [SampleTime(problem=task) if isinstance(task, str) else next(found) for task in tasks]
         for task in good:
             os.unlink(task.model)
         return made

@@ -23,14 +23,14 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.load.dims import is_extent
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
-from onnxfuse.pipeline.outputs import Places
+from onnxfuse.pipeline.outputs import OutputPaths
 from onnxfuse.plan.price import PriceMemo
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
 from onnxfuse.runtime.background import Background
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.target import Target, runs_here
 from onnxfuse.verify.verdicts import Verdict
 
@@ -39,7 +39,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupBuild:
     """A group on its way to a kernel; what is None is not made yet. `op` is the operator type of kernel and body."""
 
     group: Group
@@ -64,7 +64,7 @@ class Context:
     targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
-    places: Places | None  # None where nothing is to be written
+    places: OutputPaths | None  # None where nothing is to be written
     folder: Path
     meter: Meter
     tell: Tell
@@ -112,8 +112,8 @@ class Build:
     forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
     plan: Plan | None = None
     copy: bool = False  # nothing is to be fused: the model is copied
-    made: Mapping[Any, Part] = field(default_factory=dict)  # parts of earlier rounds by what decides them
-    parts: tuple[Part, ...] = ()
+    made: Mapping[Any, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
+    parts: tuple[GroupBuild, ...] = ()
     refused: tuple[Decision, ...] = ()  # by steps after `plan`
     rounds: int = 0  # how often it was planned
     passed: frozenset[tuple[str, ...]] = frozenset()  # operator and outputs of kernels that equal their bodies
@@ -126,7 +126,7 @@ class Build:
     groups: tuple[GroupResult, ...] = ()
     nodes_after: int = 0
     verdict: Verdict | None = None
-    loads: tuple[Load, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
+    loads: tuple[LoadCost, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
     grouping: tuple[tuple[str, ...], ...] | None = None  # groups that a lock names, by the names of their nodes
     substitutions: Mapping[str, Substitutions] = field(default_factory=dict)  # of a lock, by usual operator type
@@ -142,7 +142,7 @@ class Build:
             yield from each.everywhere()
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
+    def all_parts(self) -> tuple[GroupBuild, ...]:
         """The parts of the main graph and of all bodies."""
         return tuple(part for b in self.everywhere() for part in b.parts)
 

@@ -19,8 +19,7 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
-from onnxfuse.load import Source as Loaded
-from onnxfuse.load import everywhere
+from onnxfuse.load import ModelSource, everywhere
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
@@ -35,7 +34,7 @@ from onnxfuse.pipeline.groups import (
 from onnxfuse.pipeline.lock_files import apply_lock
 from onnxfuse.pipeline.pricing import costing
 from onnxfuse.pipeline.slower_groups import worthwhile
-from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have, hinted
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, Substitutions, have, hinted
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.render.source import Source
@@ -47,7 +46,7 @@ from onnxfuse.target import Target
 def load(context: Context, calls: Calls, b: Build) -> Build:
     """The model as a graph without shape arithmetic; one with kernels of ours is only copied."""
     graph = calls.load(context.model, context.options)
-    source: Loaded = graph.source
+    source: ModelSource = graph.source
     if context.options.inputs is not None:  # what cannot be read is better said before anything is compiled
         with suppress(DeviceError):  # inputs that are no tensors are left for the runtime to judge
             given = Path(context.options.inputs)
@@ -199,7 +198,7 @@ def _lowered(context: Context, calls: Calls, b: Build) -> Build:
         if isinstance(found, Decision):
             refusals.append((group, found))
         else:
-            parts.append(Part(group, found))
+            parts.append(GroupBuild(group, found))
     return refused(replace(b, parts=tuple(parts)), refusals)
 
 
@@ -252,7 +251,7 @@ def _explained(context: Context, b: Build, around: tuple[Decision, ...] = ()) ->
 
 
 def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
-    parts: list[Part] = []
+    parts: list[GroupBuild] = []
     refusals: list[tuple[Group, Decision]] = []
     for number, part in enumerate(b.parts):
         context.part(number, len(b.parts))
@@ -267,12 +266,12 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
     return b if refusals else worthwhile(context, b)
 
 
-def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | Decision:
+def _scheduled(context: Context, calls: Calls, b: Build, part: GroupBuild) -> GroupBuild | Decision:
     """The part with kernel, body and operator type."""
     plan, group, lowered = have(b.plan), part.group, part.lowered
     graph = plan.graph
 
-    def make(measured: Substitutions | None = None) -> Part | Decision:
+    def make(measured: Substitutions | None = None) -> GroupBuild | Decision:
         scheduled = scheduler(context, plan, lowered, check=verified, measured=measured)
         own = _alike([scheduled(target) for target in context.targets if target.name not in context.beside])
         if isinstance(own, Decision):
@@ -289,7 +288,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
             return make(b.substitutions[op])
         return replace(part, kernel=own[0], others=kernels[1:], body=body, op=op)
 
-    found: Part | Decision = attempted(context, "schedule", make)
+    found: GroupBuild | Decision = attempted(context, "schedule", make)
     return found
 
 

@@ -22,7 +22,7 @@ from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
 from onnxfuse.measure.cluster import Cluster
-from onnxfuse.measure.database import Measured
+from onnxfuse.measure.database import Measurement
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
@@ -35,7 +35,7 @@ from onnxfuse.pipeline.run import opened, run
 from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
-from onnxfuse.plan.price import Samples
+from onnxfuse.plan.price import PriceSamples
 from onnxfuse.plan.samples import KernelSample, Sample
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 from onnxfuse.target import NATIVE
@@ -100,7 +100,7 @@ def tune(
     with ExitStack() as stack:
         if cluster is not None:
             calls = replace(calls, time_samples=stack.enter_context(Cluster(cluster)).time_samples)
-        context = stack.enter_context(opened(model, priced, calls, tell, samples=(samples := Samples())))
+        context = stack.enter_context(opened(model, priced, calls, tell, samples=(samples := PriceSamples())))
         mine = replace(context, options=replace(options, strategy=None, lock=None))
         tuning = _Tuning(context, calls, samples, mine, begin + seconds, _threads(threads))
         found, text = tuning.run()
@@ -134,7 +134,13 @@ class _Tuning:
     """One model under way: `context` plans by prices, `mine` is what a build without a strategy has."""
 
     def __init__(
-        self, context: Context, calls: Calls, samples: Samples, mine: Context, until: float, threads: tuple[int, ...]
+        self,
+        context: Context,
+        calls: Calls,
+        samples: PriceSamples,
+        mine: Context,
+        until: float,
+        threads: tuple[int, ...],
     ) -> None:
         database = database_of(context)
         if database is None:
@@ -229,7 +235,7 @@ class _Tuning:
         self.database.keep_plan(key_of_plan(self.mine, b), text, now)
         return text
 
-    def _sample(self, sample: Sample, threads: int, row: Measured) -> SampleResult:
+    def _sample(self, sample: Sample, threads: int, row: Measurement) -> SampleResult:
         cores = [machine.cores for machine in self._machines()]
         at = cores.index(threads) if threads in cores else 0
         predicted = sample.seconds[at] if sample.seconds else 0.0

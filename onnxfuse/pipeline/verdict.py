@@ -19,11 +19,10 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.state import Build, Context, Part, cache_of, have
-from onnxfuse.pipeline.verdict_cache import Memory, known_model
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
+from onnxfuse.pipeline.verdict_cache import VerdictCache, known_model
 from onnxfuse.target import unable
-from onnxfuse.verify import GroupResult as Compared
-from onnxfuse.verify import bisected
+from onnxfuse.verify import GroupVerdict, bisected
 from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
 
 SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
@@ -63,7 +62,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if find_spec("onnxruntime") is None:
         verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
     else:
-        memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
+        memory: VerdictCache = calls.memory_of(None if options.verify else cache_of(context), context, b)
         known = memory.recall()
         if known is None:
             if _beside(context, b):
@@ -95,7 +94,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     return replace(b, verdict=verdict)
 
 
-def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
+def _given_up(b: Build, verdict: Verdict, parts: list[GroupBuild]) -> Build:
     """The build without these kernels, each of which agrees with its body although the whole model fails.
 
     That happens to models that amplify roundings, and to those that run only because of a fusion of the runtime. If all
@@ -108,7 +107,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
 
-def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
+def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[GroupBuild]:
     """The kernels without which the model passes, found by bisection; None if not found, or if none would be left."""
     if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
         return _rebuilt(context, calls, b)
@@ -121,7 +120,7 @@ def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> lis
     return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
 
 
-def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
+def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
     """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
     or what the model says of values between them. Each trial is planned and built anew.
     """
@@ -188,7 +187,7 @@ def _unable(context: Context) -> str:
     return unable(targets, targets)
 
 
-def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:
+def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[GroupBuild, GroupVerdict]]]:
     """The build, with the kernels that agree with their bodies recorded, and the parts whose kernels do not.
 
     Kernels that passed in an earlier round are not checked again. No kernel fails if the model does not run at all.
@@ -204,7 +203,7 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 
 
-def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[Compared]:
+def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[GroupVerdict]:
     """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
     settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
@@ -225,12 +224,12 @@ def _calls_in(graph: Any, domain: str) -> set[str]:
     return {n.name for n in graph.node if n.domain == domain}
 
 
-def _key(part: Part) -> tuple[str, ...]:
+def _key(part: GroupBuild) -> tuple[str, ...]:
     """The identity of a kernel: its operator type and outputs."""
     return (part.op, part.group.nodes[0].name, *part.group.outputs)
 
 
-def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
+def _dropped(b: Build, failed: list[tuple[GroupBuild, GroupVerdict]]) -> Build:
     """The build without the kernels that differ from their bodies, marked for replanning.
 
     Differences may come from sums, whose order matters where terms cancel; then the rest of the group is planned again
@@ -247,6 +246,6 @@ def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
 
-def _graph_of(b: Build, part: Part) -> Graph:
+def _graph_of(b: Build, part: GroupBuild) -> Graph:
     """The graph that a part is of."""
     return next(have(each.plan).graph for each in b.everywhere() if any(p is part for p in each.parts))

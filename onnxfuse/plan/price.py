@@ -41,7 +41,7 @@ Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; No
 
 
 @dataclass(slots=True)
-class Samples:
+class PriceSamples:
     """The samples behind prices, for measuring them: kernels by form, sets of nodes by name, single nodes."""
 
     kernels: dict[Form, Kernel | Decision] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class PriceMemo:
     scheduled: int = 0
     known: dict[Form, Priced] = field(default_factory=dict)
     measured: set[Form] = field(default_factory=set)  # forms with at least one measured price
-    samples: Samples | None = None  # None: prices will not be measured
+    samples: PriceSamples | None = None  # None: prices will not be measured
 
 
 def clearly_slower(kernel: float, runtime: float) -> bool:

@@ -1,6 +1,6 @@
 """What the C++ and CUDA printers share: names, literals, indices, scalars and control flow of the kernel IR.
 
-A language derives from `Scalars` (expressions) and `Printer` (statements) and overrides what it prints differently. Its
+A language derives from `Scalars` (expressions) and `StatementPrinter` (statements) and overrides what differs. Its
 headers define the functions that are called here (get, put, convert, checked, least, floor_div, max_nan, ...).
 """
 
@@ -247,7 +247,7 @@ def otherwise(x: Load) -> Scalar:
 
 
 @dataclass(slots=True)
-class Printer(ABC):
+class StatementPrinter(ABC):
     """Prints statements of scalar code; `scalars` prints the expressions of the current scope."""
 
     buffers: dict[str, DType]

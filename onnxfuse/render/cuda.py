@@ -16,7 +16,7 @@ import numpy as np
 from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
+from onnxfuse.ir.index import ONE, Axis, Index, IndexTable, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -61,7 +61,7 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
     return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
 
 
-def _table(t: Table) -> str:
+def _table(t: IndexTable) -> str:
     """A constant table, of 32-bit integers where they suffice; defined once per translation unit."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
     made = f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
@@ -75,7 +75,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     yield f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({given}) {{'
     types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
-    printer = Printer(types, phase=phase, integer=_integer(kernel))
+    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
     if _looks_up(phase.body):
@@ -149,7 +149,7 @@ class Lane(Expressions):
 
 
 @dataclass(slots=True)
-class Printer(c_family.Printer):
+class CudaPrinter(c_family.StatementPrinter):
     """Prints the statements of one phase as SIMT code."""
 
     phase: Phase = field(kw_only=True)
@@ -189,7 +189,7 @@ class Printer(c_family.Printer):
             self.put("#pragma unroll")
             self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
         else:
-            c_family.Printer.loop(self, s)
+            c_family.StatementPrinter.loop(self, s)
 
     def matrices(self, m: MatrixLoad, lane: str) -> None:
         """Matrices of a fragment, loaded by all lanes of a warp at once."""
@@ -214,7 +214,7 @@ class Printer(c_family.Printer):
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A serial reduction per thread, and for the warp scope a shuffle reduction behind it."""
         assert s.scope in ("serial", "warp"), "render: block reductions are lowered to warp reductions before"
-        c_family.Printer.reduce_loop(self, s)
+        c_family.StatementPrinter.reduce_loop(self, s)
         if s.scope == "warp":
             for t in s.targets:
                 self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")

@@ -12,7 +12,7 @@ from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime import engine, feed_limits
-from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
@@ -40,12 +40,12 @@ class RunMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunOutputs:
     """The outputs of a run, or the message of its failure."""
 
     message: str
     results: Results | None = None
-    load: Load | None = None  # what it takes to load it
+    load: LoadCost | None = None  # what it takes to load it
 
 
 def run_modes(
@@ -68,7 +68,7 @@ def run_modes(
 
 def compared(
     note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, disabled: Sequence[str] = ()
-) -> Found:
+) -> RunOutputs:
     """Runs the model under test in one mode on all sets of inputs, with the kernels in `disabled` left to their bodies.
 
     Kernels get reused memory from the arena, so that they cannot rely on zeros.
@@ -86,8 +86,8 @@ def compared(
             found = [watch.timed(runs[0])]
         found += [watch.timed(run) for run in runs[1:]]
     except OnnxFuseError as problem:
-        return Found(problem.message)
-    return Found("", found, watch.load(mode.name.partition(",")[0]) if mode.optimize else None)
+        return RunOutputs(problem.message)
+    return RunOutputs("", found, watch.load(mode.name.partition(",")[0]) if mode.optimize else None)
 
 
 def _ran(
@@ -102,7 +102,7 @@ def _ran(
         raise DeviceError(f"{problem.message} {where}") from None
 
 
-def facts_of(mode: RunMode, found: Found, first: Original) -> dict[str, Any]:
+def facts_of(mode: RunMode, found: RunOutputs, first: Original) -> dict[str, Any]:
     """A run as `verdict_on` takes it, with float64 errors if outputs exceed their limits."""
     about = {"name": mode.name, "like_reference": mode.like_reference, "message": found.message}
     if found.results is None:

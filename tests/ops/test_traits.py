@@ -16,7 +16,7 @@ from onnxfuse.measure import lifetimes
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.ops.traits import is_view, keeps_order, small_calls, takes_a_part
-from onnxfuse.rewrite.mutable_graph import Miss, Work
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
 from onnxfuse.rewrite.proofs.conditions import nonnegative
 from onnxfuse.runtime.feed_limits import INDICES, PASSED, SIZES
 
@@ -46,7 +46,7 @@ IMAGE_POOLS = ("GlobalAveragePool({0})", "GlobalMaxPool({0})", "MaxPool <kernel_
 NEVER = ("Neg(a)", "Sub(a, a)", "Tanh(x)", "Add(a, x)", "Mul(a, x)", "Log(a)", "Max(x, z)", "Min(a, x)")
 
 
-def work(expression: str, shape: str = "4, 6") -> Work:
+def work(expression: str, shape: str = "4, 6") -> MutableGraph:
     """A model in which a is not negative, x and z may be, and y is made by the expression."""
     made = "bool" if "Less" in expression else "float"
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -56,10 +56,10 @@ def work(expression: str, shape: str = "4, 6") -> Work:
     {{ a = Abs(x) y = {expression} }}"""
     proto = onnx.parser.parse_model(text)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    return Work(load(proto.SerializeToString(), Options()))
+    return MutableGraph(load(proto.SerializeToString(), Options()))
 
 
-def holds(w: Work) -> bool:
+def holds(w: MutableGraph) -> bool:
     try:
         nonnegative(w, "y")
     except Miss:

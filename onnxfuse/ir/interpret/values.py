@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 Numbers = Any  # an integer, or an array of them
 
 
-class Places:
+class Iterations:
     """Iterations that are interpreted together (places): `shape` has the innermost loop first and tasks last.
 
     `axes` and `variables` are the values in scope, as arrays that broadcast to `shape`. `alive` is the mask of active

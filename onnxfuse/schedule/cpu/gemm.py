@@ -14,7 +14,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
-from onnxfuse.ir.products import Product, Unit
+from onnxfuse.ir.products import ProductKind, Unit
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
@@ -33,7 +33,7 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
-from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
+from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
 
 PACKED = "packed"
@@ -163,7 +163,7 @@ def _with_fewer_rows(s: GemmSchedule, tile_rows: int) -> GemmSchedule:
     return replace(s, tile_rows=tile_rows, tiles=tiles, block=max(1, s.block * s.tile_rows // tile_rows))
 
 
-def _k_splits(depth: int, kind: Product, rows: int, target: Cpu) -> int:
+def _k_splits(depth: int, kind: ProductKind, rows: int, target: Cpu) -> int:
     """The number of k-splits for which one split of all rows fits in half of L2."""
     most = target.l2_bytes // 2 // (kind.left.bytes * rows)  # steps of a part
     if depth <= most:
@@ -250,7 +250,7 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
     end = Index.of(Axis("m1", s.rows + 1))
     segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
     made: tuple[Stmt, ...] = ()
-    for part in t.parts or (Part(t.left, Axis("k", t.length), 0),):
+    for part in t.parts or (KSubrange(t.left, Axis("k", t.length), 0),):
         start = left_load(part.load, (*t.ranges, part.axis), t.segments, frame)
         load = replace(start, index=(start.index[0] + part.axis,))
         step = segment * t.length + part.begin

@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
@@ -183,7 +183,7 @@ def _nests(
     ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, run_weight_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
-    choices: list[Choice] = []
+    choices: list[RankedSchedules] = []
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not j.nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)

@@ -59,7 +59,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class WinogradBlocking:
     """How tasks divide the work.
 
     Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks. With `keep` a task
@@ -119,7 +119,7 @@ FilterNests = dict[tuple[int, tuple[int, ...], Index, int], tuple[Stmt, ...]]
 
 
 def winograd_phase(
-    job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+    job: Job, w: Windows, division: WinogradBlocking, places: dict[str, Place], target: Cpu, filters: FilterNests
 ) -> Phase:
     """The one phase of such a convolution. `filters` keeps transformations that its divisions have in common."""
     return _Winograd(job, w, division, places, target, filters).phase()
@@ -129,7 +129,13 @@ class _Winograd:
     """Builds the phase: sizes, axes, and the buffers of a task."""
 
     def __init__(
-        self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+        self,
+        job: Job,
+        w: Windows,
+        division: WinogradBlocking,
+        places: dict[str, Place],
+        target: Cpu,
+        filters: FilterNests,
     ) -> None:
         assert job.tiled is not None
         self.filters = filters

@@ -15,13 +15,13 @@ from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Place, dense
-from onnxfuse.schedule.gpu.products import Product
+from onnxfuse.schedule.gpu.products import MatrixProduct
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
 TYPES = (F32, F16, BF16)
 
 
-def with_library(p: Product, places: Mapping[str, Place], target: Gpu) -> Product:
+def with_library(p: MatrixProduct, places: Mapping[str, Place], target: Gpu) -> MatrixProduct:
     """The product, computed by cuBLASLt where that can do so and is predicted to be faster.
 
     Its own tile, for where the library is not there, then has the whole depth, so that it is one phase. A tile that was
@@ -40,7 +40,7 @@ def with_library(p: Product, places: Mapping[str, Place], target: Gpu) -> Produc
     return replace(p, tile=tile, library=found) if theirs < own else p
 
 
-def library_product(p: Product, places: Mapping[str, Place]) -> LibraryProduct | None:
+def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryProduct | None:
     """The call that computes a product; None where it has other operands than matrices, or another epilogue."""
     dtype = p.nest.dtype
     made = places.get(p.nest.name) or dense(p.nest.name, dtype, p.nest.shape)  # a value of the kernel goes to scratch

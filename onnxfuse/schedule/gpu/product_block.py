@@ -21,7 +21,7 @@ from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.builders import at, axis, loop, of
-from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
+from onnxfuse.schedule.gpu.products import MatrixProduct, Numbers, at_row, in_block, number_of, split_of
 from onnxfuse.schedule.gpu.shared_copies import ROW, WIDTHS, Matrix, copied, side_by_side, staged, turned
 from onnxfuse.schedule.gpu.tiles import padded, ragged
 from onnxfuse.target import Gpu
@@ -34,7 +34,7 @@ LEFT, RIGHT, MADE = "tile_of_left", "tile_of_right", "made"
 class ProductBlock(ABC):
     """Writes the statements of a phase; what multiplies is left to those who derive from it."""
 
-    p: Product
+    p: MatrixProduct
     places: Mapping[str, Place]
 
     # What derives says ------------------------------------------------------------------------------------------------

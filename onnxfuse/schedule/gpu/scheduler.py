@@ -30,7 +30,7 @@ from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.library import with_library
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
-from onnxfuse.schedule.gpu.products import Product, choice_of, in_parts, product_of
+from onnxfuse.schedule.gpu.products import MatrixProduct, choice_of, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
 from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_of, updates_of, updating_phase
@@ -54,7 +54,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product | Updates  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Lines | Skinny | MatrixProduct | Updates  # what a phase makes
 
 
 def schedule(
@@ -122,7 +122,7 @@ def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
         phases.append(made.phase)
         scratch += made.scratch
-    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, Product))
+    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, MatrixProduct))
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases), choices=choices)
 
 
@@ -156,7 +156,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mappin
         waiting += [start_of(part)] if isinstance(part, Updates) else []
         parts += _rows(waiting, c.apart, outputs, places, target)
         waiting = []
-        if isinstance(part, Product) and part.tile.splits > 1:
+        if isinstance(part, MatrixProduct) and part.tile.splits > 1:
             part, last = in_parts(part, d)
             places[part.nest.name] = dense(part.nest.name, part.nest.dtype, part.nest.shape)
             waiting = [last]
@@ -238,13 +238,15 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
     raise AssertionError("schedule: no division fits a phase")
 
 
-def _own_phase(part: Attention | InParts | Lines | Product | Updates, places: dict[str, Place], target: Gpu) -> Phase:
+def _own_phase(
+    part: Attention | InParts | Lines | MatrixProduct | Updates, places: dict[str, Place], target: Gpu
+) -> Phase:
     """The phase of a part that is one whatever it looks like."""
     if isinstance(part, Lines):
         return scan_phase(part, places, target)
     if isinstance(part, Updates):
         return updating_phase(part, places, target)
-    if isinstance(part, Product):
+    if isinstance(part, MatrixProduct):
         return product_phase(part, places, target)
     whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
     phase = attention_phase(whole, places, target, divided)

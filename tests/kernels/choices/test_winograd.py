@@ -19,7 +19,7 @@ from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
-from onnxfuse.schedule.cpu.winograd import HALF, Division, Windows
+from onnxfuse.schedule.cpu.winograd import HALF, Windows, WinogradBlocking
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS, Target, runs_here
 from tests.kernels.cases.window import conv, pads
@@ -192,7 +192,7 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
 
     made = kernel()
 
-    def none(t: Tiled, w: Windows, d: Division, machine: Target, sizes: Mapping[str, int]) -> float:
+    def none(t: Tiled, w: Windows, d: WinogradBlocking, machine: Target, sizes: Mapping[str, int]) -> float:
         if machine.cores == CPUS[target].cores:
             waiting.append(least(t, w, d, machine, sizes))
         return 0.0

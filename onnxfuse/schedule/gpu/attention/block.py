@@ -21,10 +21,10 @@ from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.gpu.attention.parts import Parts
+from onnxfuse.schedule.gpu.attention.parts import KeySplits
 from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
 from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
-from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged
+from onnxfuse.schedule.gpu.tiles import THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
@@ -37,9 +37,9 @@ class Block(ABC):
     """Writes the statements of a phase; what makes products is left to those who derive from it."""
 
     a: Attention
-    tile: Tile
+    tile: AttentionTile
     places: Mapping[str, Place]
-    parts: Parts | None = None  # of the keys, each of which a block of its own has
+    parts: KeySplits | None = None  # of the keys, each of which a block of its own has
 
     @property
     def part(self) -> Index:

@@ -26,7 +26,7 @@ LOWEST = const(float("-inf"))
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class KeySplits:
     """How many parts there are, and the values that blocks leave: sums, and largest scores and totals of rows."""
 
     name: str
@@ -76,7 +76,7 @@ class InParts:
     """An attention whose blocks have parts of the keys."""
 
     attention: Attention
-    parts: Parts
+    parts: KeySplits
 
     @property
     def reads(self) -> frozenset[str]:
@@ -95,7 +95,7 @@ def number_of(axes: tuple[Axis, ...]) -> Index:
     return flatten(tuple(map(Index.of, axes)), tuple(x.extent for x in axes))
 
 
-def parts_of(a: Attention, target: Gpu) -> Parts | None:
+def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
     """The parts of an attention whose blocks would leave multiprocessors idle; None where they would cost more.
 
     A tile of keys takes two reads in a row, a half of the time of one from memory; parts take one more kernel.
@@ -110,10 +110,10 @@ def parts_of(a: Attention, target: Gpu) -> Parts | None:
     while 2 * count <= min(MOST_PARTS, target.sms // max(blocks, 1), tiles // FEWEST_TILES):
         count *= 2
     saved = (tiles - -(-tiles // count)) * target.latency_us / 2
-    return Parts(a.nest.name, count) if saved > target.boundary_us + target.latency_us else None
+    return KeySplits(a.nest.name, count) if saved > target.boundary_us + target.latency_us else None
 
 
-def put_together(a: Attention, p: Parts, d: Definition) -> tuple[Definition, ...]:
+def put_together(a: Attention, p: KeySplits, d: Definition) -> tuple[Definition, ...]:
     """What makes the result of what the blocks leave: largest scores, totals, and the values of a definition."""
     shapes = p.shapes(a)
     batch, row = Axis(f"{p.name}_b", shapes[p.total][1]), Axis(f"{p.name}_r", shapes[p.total][2])
