@@ -20,7 +20,7 @@ from onnxfuse.measure.profile import Profile, profile_models
 from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
+from onnxfuse.runtime.provider import DEVICES, Provider, provider_of
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import targets_of
 
@@ -46,8 +46,8 @@ class ProfileResult:
 
 def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> ProfileResult:
     """Measure one or two models in turns; with `paged` (a page is written), nodes as well."""
-    gpu = values["target"] == "cuda"
-    provider = gpu_provider("profile", graph=values["cuda_graph"]) if gpu else CPU
+    gpu = values["target"] in DEVICES
+    provider = provider_of(values["target"], "profile", graph=values["cuda_graph"])
     if gpu and (values["level"] != "model" or values["trace"]):
         raise UsageError("profile: on a GPU only whole models are measured", hint="leave out --level and --trace")
     if len(models) > 2:

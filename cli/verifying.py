@@ -12,7 +12,7 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
+from onnxfuse.runtime.provider import CPU, Provider, provider_of
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupVerdict, verify_groups, verify_models
@@ -36,7 +36,7 @@ class VerifyResult:
 
 def verify(at: Progress, a: str, b: str, **values: Any) -> VerifyResult:
     """The verdict on two models."""
-    provider = gpu_provider("verify", graph=values["cuda_graph"], exact=True) if values["target"] == "cuda" else CPU
+    provider = provider_of(values["target"], "verify", graph=values["cuda_graph"], exact=True)
     at.begin("verify")
     with work_folder() as folder:
         return _verified((a, b), files("verify", (a, b), folder), values, provider)

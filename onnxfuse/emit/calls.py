@@ -19,7 +19,7 @@ from onnxfuse.ir.index import Symbol
 from onnxfuse.ir.layout import Shape
 from onnxfuse.load.inline import defined, free_names
 from onnxfuse.load.names import rename
-from onnxfuse.load.source import ModelSource
+from onnxfuse.load.source import ModelSource, source_of
 from onnxfuse.runtime.graphs import graphs
 
 _CALL = "\0fused"  # domain of the placeholders of groups while nodes are sorted
@@ -150,7 +150,7 @@ def _call(f: Fused, graph: Graph, weights: Weights, emission: Emission) -> onnx.
     node = onnx.NodeProto(op_type=f.op, domain=emission.domain, name=name, input=inputs)
     node.output.extend(p.value for p in f.kernel.outputs)
     if relies_on(f, graph, emission.repeated):
-        node.attribute.append(fallback(f.body, graph.source.opsets))
+        node.attribute.append(fallback(f.body, source_of(graph).opsets))
     set_metadata(node, origin=json.dumps(origin))
     return node
 

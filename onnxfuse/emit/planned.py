@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.emit.body import Body
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.load.source import ModelSource
+from onnxfuse.load.source import ModelSource, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +39,5 @@ class Planned:
     @property
     def source(self) -> ModelSource:
         """The loaded model or subgraph."""
-        source: ModelSource = self.plan.graph.source
+        source = source_of(self.plan.graph)
         return source

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
@@ -295,6 +295,9 @@ class Computed:
 
     symbol: Symbol
     value: Index
+
+
+Substitutions: TypeAlias = tuple[tuple[str, str], ...]  # names of schedule candidates: predicted best, replacement
 
 
 @dataclass(frozen=True, slots=True)

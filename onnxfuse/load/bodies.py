@@ -24,7 +24,7 @@ from onnxfuse.load.legal import marked
 from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource
+from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource, source_of
 from onnxfuse.load.tensors import Payloads
 
 Types = Mapping[str, TensorType | None]
@@ -150,7 +150,7 @@ def bodies_of(
 
     Left out are those of nodes that nothing needs. `items` are what the sequences of the graph hold.
     """
-    source: ModelSource = graph.source
+    source = source_of(graph)
     around = Around(graph.types, items, graph.known, graph.constants, graph.opset, source.facts, source.unproven)
     found: list[LoadedSubgraph] = []
     closed: list[Closed] = []
@@ -179,7 +179,7 @@ def _body(place: BodySite, typer: Typer, graph: Graph) -> Graph:
     if not place.node.standard or place.node.op not in FORMAL:
         raise NotUnderstood("what it is given is not known", "none: only those of If, Loop and Scan are fused")
     made = typer.settled(place)
-    parts, shapes, source = made.parts, made.shapes, graph.source
+    parts, shapes, source = made.parts, made.shapes, source_of(graph)
     captured = {name: c for name, c in parts.constants.items() if graph.constants.get(name) is c}
     handle: ModelSource = replace(
         source,

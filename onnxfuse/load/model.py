@@ -27,7 +27,7 @@ from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import ModelSource, opsets_of
+from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime import inference
 from onnxfuse.runtime.graphs import bounded, graphs
@@ -59,7 +59,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
     notes = (f"{said}; types were found without it" for said in dict.fromkeys(losses.said))
-    return replace(graph, source=replace(graph.source, warnings=(*graph.source.warnings, *notes)))
+    return replace(graph, source=replace(source_of(graph), warnings=(*source_of(graph).warnings, *notes)))
 
 
 def _graph(

@@ -101,8 +101,14 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
     return found
 
 
+def source_of(graph: Graph) -> ModelSource:
+    """The model, or the body in it, that a graph was loaded from."""
+    assert isinstance(graph.source, ModelSource), "load: the graph was not loaded from a model"
+    return graph.source
+
+
 def everywhere(graph: Graph) -> Iterator[Graph]:
     """A loaded graph, and the graphs of the bodies in it."""
     yield graph
-    for body in graph.source.bodies:
+    for body in source_of(graph).bodies:
         yield from everywhere(body.graph)

@@ -19,19 +19,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
-from typing import Any
 
+from onnxfuse.backends.row import KernelTimer
 from onnxfuse.errors import DeviceError
-from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.graph import Constant, Decision
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.measure.database import Measurement
-from onnxfuse.measure.gpu import GpuTimer
 from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
-from onnxfuse.pipeline.state import Build, Context, GroupBuild, Substitutions, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.plan.samples import KernelSample
 from onnxfuse.report.lock import FasterSchedule, Lock, deciding
 
@@ -94,14 +94,16 @@ def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, in
             yield TunedContraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
 
-def _made(context: Context, plan: Any, part: GroupBuild, candidates: Substitutions) -> Kernel | None:
+def _made(context: Context, plan: Plan, part: GroupBuild, candidates: Substitutions) -> Kernel | None:
     """A kernel with substituted candidates; None if it cannot be scheduled."""
     schedule = scheduler(context, plan, part.lowered, measured=candidates)
     found = attempted(context, "schedule", lambda: schedule(context.targets[0]))
     return None if isinstance(found, Decision) else found
 
 
-def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: float, kernel: Kernel) -> KernelSample:
+def _sample(
+    constants: Mapping[str, Constant], sizes: Mapping[str, int], seconds: float, kernel: Kernel
+) -> KernelSample:
     own = {p.value: constants[p.value] for p in kernel.inputs if p.value in constants}
     held = float(sum(c.bytes for c in constants.values()))
     return KernelSample(kernel, own, dict(sizes), held, (seconds,))
@@ -154,31 +156,31 @@ def raced(race: Race, grouping: Grouping | None, found: Sequence[FasterSchedule]
 # GPUs -----------------------------------------------------------------------------------------------------------------
 
 
-def measured_on_gpu(
+def measured_on_device(
     context: Context, calls: Calls, until: float
 ) -> tuple[Lock, list[tuple[str, float, float]], list[str]]:
     """The lock of the build; of each tile its name, predicted and measured seconds; and what went wrong.
 
-    Raises DeviceError where this machine has no GPU.
+    Raises DeviceError where this machine has no such device.
     """
     b = run(context, calls, "schedule", lambda step, b: None)
     times: list[tuple[str, float, float]] = []
     problems: list[str] = []
     faster: list[FasterSchedule] = []
-    with GpuTimer(context.targets[0]) as timer:  # type: ignore[arg-type]  # of the backend
+    with have(context.backend.timer)(context.targets[0]) as timer:
         for each in contractions(context, b, {}):
-            found = _on_gpu(each, timer, until, problems)
+            found = _on_device(each, timer, until, problems)
             predicted = each.samples[0].seconds[0]
             times += [(f"{each.part.op}: {name}", predicted, seconds) for name, seconds in found.items()]
             best = _faster(each, found)
             faster += [replace(best, taken=True)] if best is not None else []
-    source: Any = have(b.loaded).source
+    source = b.source
     options = deciding(context.options)
     lock = Lock(source.sha256, options, context.target_names, None, (), None, (), tuple(faster))
     return lock, times, problems
 
 
-def _on_gpu(c: TunedContraction, timer: GpuTimer, until: float, problems: list[str]) -> dict[str, float]:
+def _on_device(c: TunedContraction, timer: KernelTimer, until: float, problems: list[str]) -> dict[str, float]:
     """Seconds of the tiles of a product, as far as there is time; the usual one is the first."""
     found: dict[str, float] = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):

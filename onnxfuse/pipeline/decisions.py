@@ -51,7 +51,7 @@ def closed(b: Build) -> Iterator[Decision]:
     for each in b.everywhere():
         graph = each.plan.graph if each.plan is not None else each.graph
         there = {n.name for n in graph.nodes} if graph is not None else set()
-        found = each.loaded.source.closed if each.loaded is not None else ()
+        found = each.source.closed if each.loaded is not None else ()
         yield from (Decision("E-SUBGRAPH", c.nodes, c.reason, c.unlock) for c in found if c.node in there and c.nodes)
 
 

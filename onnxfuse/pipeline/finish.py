@@ -12,7 +12,6 @@ from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
 from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged
 from onnxfuse.ir.graph import Decision
-from onnxfuse.load import ModelSource
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
@@ -97,7 +96,7 @@ def check_library(b: Build) -> None:
 def emit(context: Context, calls: Calls, b: Build) -> Build:
     """The model and its manifest as files in the folder where outputs are made."""
     places = have(context.places)
-    source: ModelSource = have(b.loaded).source
+    source = b.source
     if b.copy:
         emitted = calls.copied(source)
     else:
@@ -166,7 +165,7 @@ def lock_file(context: Context, b: Build) -> Path:
 def write_manifest(context: Context, b: Build) -> None:
     """The manifest as a file in the folder where outputs are made; what was measured is in it where it is known."""
     places, library = have(context.places), b.library
-    source: ModelSource = have(b.loaded).source
+    source = b.source
     if places.manifest is None:
         return
     targets = [{"name": target.name, "features": list(features)} for target, features in _features(context, b)]

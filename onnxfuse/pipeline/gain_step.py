@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from onnxfuse.build.cache import Cache
 from onnxfuse.errors import DeviceError, OnnxFuseError
+from onnxfuse.load import source_of
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import CROWDED, GainResult, KernelTrial, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
@@ -169,7 +170,7 @@ def _found(
     if known is not None:
         return known, True
     seconds = _seconds(context, b, len(sizes))
-    found: GainResult = calls.measure_gain(
+    found = calls.measure_gain(
         context.original,
         b.files[-1],
         library=have(b.library).path,
@@ -220,5 +221,5 @@ def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
     A signal has a usual number of samples: with as few as a sequence has tokens, it would be less than one frame.
     """
     loaded = have(b.loaded)
-    given: Mapping[str, int] = loaded.source.dims
+    given: Mapping[str, int] = source_of(loaded).dims
     return [{**signal_dims(loaded), **each, **given} for each in hinted(context.options.dim_hint)]

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from onnxfuse.build.cache import Cache, key_of
-from onnxfuse.load import ModelSource
-from onnxfuse.pipeline.state import Build, have
+from onnxfuse.pipeline.state import Build
 from onnxfuse.pipeline.verdict_cache import keep, recalled
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import LoadCost
@@ -38,7 +37,7 @@ def loading(b: Build, loads: Iterable[LoadCost]) -> dict[str, Loading]:
 
 def original_bytes(b: Build) -> int:
     """Bytes of the files of the model that was read."""
-    source: ModelSource = have(b.loaded).source
+    source = b.source
     return source.bytes + _bytes(source.external)
 
 

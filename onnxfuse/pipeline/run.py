@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError, counted
-from onnxfuse.load import ModelSource
 from onnxfuse.load.tensors import forget_pages
 from onnxfuse.pipeline import finish, gain_step, lock_files, profile_guided, verdict
 from onnxfuse.pipeline import steps as first
@@ -253,7 +252,7 @@ def _output(places: OutputPaths, made: Mapping[Path, Path]) -> Output:
 
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
     """What is known after the last step."""
-    source: ModelSource = have(b.loaded).source
+    source = b.source
     names = (part.group.name for part in b.all_parts)
     groups = b.groups or tuple(described(context, b, names, runtime_times(context, b)))
     path = str(context.model) if isinstance(context.model, Path) else None

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from onnxfuse.build import CompileError
 from onnxfuse.emit import copies
@@ -23,6 +23,7 @@ from onnxfuse.pipeline.state import Context, cache_of
 from onnxfuse.plan.samples import KernelSample, NodeSample, Sample
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.render.source import Source
+from onnxfuse.target import Cpu
 
 DOMAIN = "onnxfuse.sampled"
 FEW, MANY = 2, 16  # copies of a sample in a model
@@ -107,8 +108,8 @@ class Sampler:
         good = [task for task in tasks if isinstance(task, Task)]
         libraries = [library] if library is not None else []
         try:
-            settings = {"threads": threads, "seconds": SECONDS, "time_limit": self.context.meter.left}
-            found = iter(self.calls.time_samples(good, libraries=libraries, **settings) if good else [])
+            timed = partial(self.calls.time_samples, time_limit=self.context.meter.left)
+            found = iter(timed(good, libraries=libraries, threads=threads, seconds=SECONDS) if good else [])
         except DeviceError as problem:
             found = iter([SampleTime(problem=problem.message)] * len(good))
         made = [SampleTime(problem=task) if isinstance(task, str) else next(found) for task in tasks]
@@ -138,7 +139,8 @@ class Sampler:
         count, weights = ENOUGH / predicted, max(weights_of(sample), 1)
         where = self.keys.found(sample)
         if where != NEAR:
-            target: Any = self.context.targets[0]
+            target = self.context.targets[0]
+            assert isinstance(target, Cpu), "pipeline: samples are measured on CPUs"
             level = 2 * target.l2_bytes if where == FURTHER else target.l3_bytes
             count = max(count, 2 * level / weights)
         return int(max(1, min(max(FEW, count), MANY, WEIGHTS / weights)))

@@ -9,18 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from onnxfuse.backends import Backend
+from onnxfuse.backends import BACKENDS, Backend
 from onnxfuse.build import Library
 from onnxfuse.build.cache import Cache, default_cache_dir
-from onnxfuse.config import DEVICE_COMPILERS, NVRTC, Options
+from onnxfuse.config import NVCC, NVRTC, Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.load.dims import is_extent
+from onnxfuse.load.source import ModelSource, source_of
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import OutputPaths
@@ -93,9 +94,6 @@ class Context:
         return tuple(target.name for target in self.targets if runs_here(target))
 
 
-Substitutions: TypeAlias = tuple[tuple[str, str], ...]  # schedule candidates: predicted best, replacement
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
     """Everything that the steps have made so far; a step gives a new one. None: not made yet.
@@ -142,6 +140,11 @@ class Build:
             yield from each.everywhere()
 
     @property
+    def source(self) -> ModelSource:
+        """The model that was loaded, or the body in it."""
+        return source_of(have(self.loaded))
+
+    @property
     def all_parts(self) -> tuple[GroupBuild, ...]:
         """The parts of the main graph and of all bodies."""
         return tuple(part for b in self.everywhere() for part in b.parts)
@@ -172,8 +175,10 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
-    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
-        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
+    used = options.toolchain if options.nvcc is None else NVCC
+    owner = next((name for name, backend in BACKENDS.items() if used in backend.compilers), options.target)
+    if owner != options.target:
+        raise UsageError(f"options: {used} compiles kernels of {owner}", hint=f"add --target {owner}")
     if options.nvcc is not None and options.toolchain == NVRTC:
         raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
     for pattern in options.skip_node:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
-from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.state import Build, Context
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.verify.verdicts import ModeVerdict, Verdict
@@ -99,12 +99,12 @@ def known_model(cache: Cache | None, b: Build) -> bool:
 
 
 def _key_of_model(b: Build) -> str:
-    return key_of("verified", have(b.loaded).source.sha256)
+    return key_of("verified", b.source.sha256)
 
 
 def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], more: Mapping[str, Any]) -> str:
     """The key of a result about the files of a build that these modules of the program computed."""
-    source = have(b.loaded).source
+    source = b.source
     values = {
         **envelope(what),
         "seed": context.options.seed,
@@ -119,7 +119,7 @@ def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str
     """Of each file, by the part that it plays; the names of files do not count."""
     room = Path(__file__).resolve().parents[1]
     parts = {
-        "data": have(b.loaded).source.external,
+        "data": b.source.external,
         "made": b.files,
         "library": () if b.library is None or b.copy else (b.library.path,),
         "custom": [Path(each) for each in context.options.custom_ops_library],

@@ -191,7 +191,7 @@ def with_tile(case: Case, tile: BlockTile | None, target: object = TARGET) -> Ke
     row = next(t for t in DEVICES if t == target)
     chosen = (tile,) if tile is not None else None
     with patch.object(products, "tiles_of", lambda s, t: chosen or tiles_of(s, t)):
-        made = schedule(lowered(case), case.layouts, case.graph.constants, row)
+        made = schedule(lowered(case), case.layouts, row)
     assert isinstance(made, Kernel), made
     assert verify(made) == ()
     return made

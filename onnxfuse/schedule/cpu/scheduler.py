@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules, Substitutions
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
@@ -57,7 +57,7 @@ def schedule(
     winograd: bool = False,
     exchange: bool = True,
     check: Check = verified,
-    measured: tuple[tuple[str, str], ...] | None = None,
+    measured: Substitutions | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 

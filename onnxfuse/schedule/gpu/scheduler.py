@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, Substitutions
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
@@ -60,17 +60,12 @@ Part = AlignedJobs | Attention | InParts | Lines | Skinny | MatrixProduct | Upda
 def schedule(
     lowered: Lowered,
     layouts: Mapping[str, Layout],
-    constants: Container[str],
     target: Gpu,
-    half: DType | None = None,
-    run_weight_bytes: float = 0.0,
     *,
-    winograd: bool = False,
-    exchange: bool = True,
     check: Check = verified,
-    measured: tuple[tuple[str, str], ...] | None = None,
+    measured: Substitutions | None = None,
 ) -> Kernel | Decision:
-    """The kernel of a group, or why there is none yet. What packs weights is of other targets, and asked of them.
+    """The kernel of a group, or why there is none yet.
 
     `check` sees the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
     taken where the first would be.
@@ -91,7 +86,7 @@ def schedule(
 
 
 @lru_cache(256)
-def _scheduled(c: Canonical, target: Gpu, measured: tuple[tuple[str, str], ...]) -> Kernel | Decision:
+def _scheduled(c: Canonical, target: Gpu, measured: Substitutions) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
     if any(map(one_after_the_other, c.definitions)):
         reason = "so many updates of a scatter to so few lines would be applied one after the other"
