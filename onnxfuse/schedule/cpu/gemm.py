@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from onnxfuse.cost.serial import contraction
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
@@ -42,7 +43,6 @@ SHORTEST_K_SPLIT = 256  # steps of a k-split, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # numbers of k-splits that are measured
 FEWER_ROWS = 2  # rows by which measured tiles may be smaller than the usual ones
-QUANTIZE = 50  # picoseconds to quantize a sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +373,7 @@ def _main_phase(
     splits = [Split(b0, b1, blocks)] if s.packed_by_task else [Split(b0, b1, blocks), Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*prologue, loop))
+    return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop))
 
 
 def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
@@ -384,13 +384,10 @@ def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
     return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
-def _work(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
-    """A rough estimate of the serial time in picoseconds: multiply-adds at the peak, and weights read from memory."""
+def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
+    """Picoseconds of one core."""
     columns = product([a.extent for a in t.columns])
-    step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)
-    step = max(1, step // s.unit.speed) if s.unit is not None else step
-    read = round(1e3 / target.bandwidth * t.product.right.bytes)
-    work = (s.rows * step + read) * s.depth * columns
+    time = contraction(s.rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
     if t.zeros is not None:
-        work = work + s.rows * columns * QUANTIZE
-    return work if work != ZERO else ONE
+        time = time + s.rows * columns * target.serial.quantization
+    return time if time != ZERO else ONE
