@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
+from onnxfuse.ops.traits import is_view_by_name
 
 VIEW = "view"
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
@@ -85,7 +86,8 @@ def work_of(call: Call) -> NodeWork:
     special = _SPECIAL.get(call.op)
     if special is not None:
         return special(call)
-    return NodeWork(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
+    kind = _KIND_OF.get(call.op) or (VIEW if is_view_by_name(call.op) else "cheap")
+    return NodeWork(kind, float(max((t.elements for t in call.outputs), default=0)))
 
 
 # Kinds of operators ---------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added t
 
 _OPERATORS = {
     "cheap": "Relu BatchNormalization ImageScaler Affine BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift EyeLike",
-    VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
+    VIEW: "Shape Size ConstantOfShape Range",
     "moderate": "Div Reciprocal Sqrt Mod Floor Ceil Round LeakyRelu HardSigmoid PRelu ThresholdedRelu Shrink Sign",
     "exponential": "Exp Sigmoid Tanh ScaledTanh Swish QuickGelu",
     "error function": "Erf Gelu BiasGelu FastGelu HardSwish",

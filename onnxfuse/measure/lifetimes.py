@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.measure.lineage import Wire
+from onnxfuse.ops.traits import is_view_by_name
 
-# Operators whose result is a view of their first input, without memory of its own.
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+COPIED = "Dropout"  # a view that the runtime copies nevertheless
+
+
+def shares_memory(op: str) -> bool:
+    """Whether the result of an operator is a view of its first input in the runtime, without memory of its own."""
+    return is_view_by_name(op) and op != COPIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ def timeline(
     root: dict[str, str] = {}
     last: dict[str, int] = {}
     for at, (node, _) in enumerate(nodes):
-        if node.op in VIEWS and node.reads and node.makes:
+        if shares_memory(node.op) and node.reads and node.makes:
             root[node.makes[0]] = root.get(node.reads[0], node.reads[0])
         for value in (*node.reads, *node.makes):
             last[root.get(value, value)] = at
