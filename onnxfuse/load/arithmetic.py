@@ -35,7 +35,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, variable
 from onnxfuse.load.extent_fractions import RATIONAL, ExtentFraction, power, ratio_of
 from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
@@ -171,7 +171,7 @@ class _Evaluator:
         total: Element = None
         for place in np.ndindex(_counts(x.ranges)):
             part = self.scalar(x.body[0], {**at, **dict(zip(x.ranges, map(Index.of, place), strict=True))})
-            step = monoid.merge((Load("%l0", (), x.dtype),), (Load("%r0", (), x.dtype),))[0]
+            step = monoid.merge((variable("%l0", x.dtype),), (variable("%r0", x.dtype),))[0]
             assert isinstance(step, Apply)
             total = part if total is None else self._apply(step, [total, part])
         return self.scalar(monoid.init(x.dtype)[0], at) if total is None else total

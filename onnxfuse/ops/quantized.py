@@ -92,7 +92,7 @@ def quantize_dynamically(view: View) -> tuple[Definition, ...]:
             x, none = sided(view.load(0, at)), const(0.0, F32)
             return apply("select", apply("greater", x, none), x, none)
 
-        read = s.reduced(name, have, range(len(have)), "peak", positive, lambda v: apply("max", v, const(0.0, F32)))
+        read = s.reduced(name, have, range(len(have)), "maxnum", positive, lambda v: apply("max", v, const(0.0, F32)))
         return read((ZERO,) * len(have))
 
     high = end("%max", lambda x: x)

@@ -26,7 +26,7 @@ from onnxfuse.pipeline.verdict_cache import keep, key_of_bytes, recalled
 from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
-from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
+from onnxfuse.verify.verdicts import ORIGINAL
 
 SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
@@ -196,7 +196,7 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
     loads = b.verdict.loads if b.verdict is not None else ()
     before = next((load for load in loads if load.way == ORIGINAL), None)
-    after = next((load for load in loads if load.way.startswith(WITH_LIBRARY)), None)
+    after = next((load for load in loads if load.with_library), None)
     if before is None or after is None:
         return left
     if context.options.gain:

@@ -15,7 +15,7 @@ from onnxfuse.pipeline.state import Build
 from onnxfuse.pipeline.verdict_cache import keep, recalled
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import LoadCost
-from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
+from onnxfuse.verify.verdicts import ORIGINAL
 
 _WITH, _WITHOUT = "with_library", "without_library"
 
@@ -31,7 +31,7 @@ def loading(b: Build, loads: Iterable[LoadCost]) -> dict[str, Loading]:
     sizes[_WITHOUT] = made
     worst: dict[str, LoadCost] = {}
     for each in sorted(loads, key=lambda load: load.seconds):
-        worst[_WITH if each.way.startswith(WITH_LIBRARY) else each.way.replace(" ", "_")] = each
+        worst[_WITH if each.with_library else each.way.replace(" ", "_")] = each
     return {way: _of(size, worst.get(way)) for way, size in sizes.items()}
 
 

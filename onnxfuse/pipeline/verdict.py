@@ -24,7 +24,7 @@ from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
 from onnxfuse.pipeline.verdict_cache import known_model
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupVerdict, bisected
-from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
+from onnxfuse.verify.verdicts import Verdict
 
 SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
 _REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
@@ -112,7 +112,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[GroupBuild]) -> Build:
 
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[GroupBuild]:
     """The kernels without which the model passes, found by bisection; None if not found, or if none would be left."""
-    if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
+    if any(not run.ok and not run.with_library for run in verdict.runs):
         return _rebuilt(context, calls, b)
     kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
     files = (context.original, b.files[-1], have(b.library).path)

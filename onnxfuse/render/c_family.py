@@ -38,7 +38,7 @@ MERGE = {
     "sum": "({0} + {1})",
     "prod": "({0} * {1})",
     "max": "max_nan({0}, {1})",
-    "peak": "max_({0}, {1})",
+    "maxnum": "max_({0}, {1})",
     "min": "min_nan({0}, {1})",
 }
 _SAFE = re.compile(r"[^A-Za-z0-9]+")

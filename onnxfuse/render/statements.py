@@ -33,7 +33,7 @@ _ACROSS = {
     "sum": "reduce_add",
     "prod": "reduce_mul",
     "max": "reduce_max_nan",
-    "peak": "reduce_max",
+    "maxnum": "reduce_max",
     "min": "reduce_min_nan",
 }
 

@@ -18,7 +18,6 @@ from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
 from onnxfuse.verify.trial import shapes_text
-from onnxfuse.verify.verdicts import WITH_LIBRARY
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 
@@ -55,7 +54,7 @@ def run_modes(
 
     In the provider of a GPU all of these; where it replays CUDA graphs, those with all optimizations replayed as well.
     """
-    used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    used = [(f"with library ({isa})" if len(isas) > 1 else "with library", (library,), isa) for isa in isas if library]
     place = f" in {provider.ungraphed.words}" if provider.bound else ""
     for name, libraries, isa in (*used, ("without library", (), "")):
         for optimize in (True, False) if unoptimized else (True,):
@@ -87,7 +86,9 @@ def compared(
         found += [watch.timed(run) for run in runs[1:]]
     except OnnxFuseError as problem:
         return RunOutputs(problem.message)
-    return RunOutputs("", found, watch.load(mode.name.partition(",")[0]) if mode.optimize else None)
+    return RunOutputs(
+        "", found, watch.load(mode.name.partition(",")[0], bool(mode.libraries)) if mode.optimize else None
+    )
 
 
 def _ran(
@@ -104,7 +105,8 @@ def _ran(
 
 def facts_of(mode: RunMode, found: RunOutputs, first: Original) -> dict[str, Any]:
     """A run as `verdict_on` takes it, with float64 errors if outputs exceed their limits."""
-    about = {"name": mode.name, "like_reference": mode.like_reference, "message": found.message}
+    about = {"name": mode.name, "with_library": bool(mode.libraries), "message": found.message}
+    about |= {"like_reference": mode.like_reference}
     if found.results is None:
         return about | {"distances": [], "largest": [], "own": [], "true": None}
     if not mode.like_reference:

@@ -11,7 +11,6 @@ from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.verify import compare
 
 ORIGINAL = "original"  # name of its entry among the costs of loading
-WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 _UNREPRODUCED = "the original does not reproduce its own outputs"
 
 
@@ -27,6 +26,7 @@ class ModeVerdict:
     max_abs: float | None
     message: str = ""
     evaluator: str = ""  # the float64 evaluator, if error and limit are distances from its outputs
+    with_library: bool = False  # whether kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def verdict_on(
 
 def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
     """The verdict if the original does not run: undecided, or negative if the other model does not even load."""
-    runs = tuple(ModeVerdict(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
+    runs = tuple(_unmeasured(r, ok=not r["message"]) for r in measured["runs"])
     failed = [run for run in runs if not run.ok]
     if failed:
         return Verdict(False, None, None, None, runs, message=f"{failed[0].name}: {failed[0].message}")
@@ -140,11 +140,11 @@ def _checked_run(
 ) -> ModeVerdict:
     """A run, with each of the compared outputs checked against its limit."""
     if run["message"]:
-        return ModeVerdict(run["name"], False, "", None, None, None, run["message"])
+        return _unmeasured(run, ok=False)
     found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
     limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
     if not limits:
-        return ModeVerdict(run["name"], True, "", None, None, None)
+        return _unmeasured(run, ok=True)
     errors = {i: found[i].error for i in limits}
     evaluator = ""
     over = [i for i in limits if errors[i] > limits[i] and not measured["exact"][i]]
@@ -156,8 +156,21 @@ def _checked_run(
     ok = errors[at] <= limits[at]
     words = "" if ok else _message(measured, at, found[at], errors[at], limits[at])
     return ModeVerdict(
-        run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator
+        run["name"],
+        ok,
+        measured["outputs"][at],
+        errors[at],
+        limits[at],
+        found[at].max_abs,
+        words,
+        evaluator,
+        with_library=run["with_library"],
     )
+
+
+def _unmeasured(run: Mapping[str, Any], *, ok: bool) -> ModeVerdict:
+    """The verdict on a run without an output to compare."""
+    return ModeVerdict(run["name"], ok, "", None, None, None, run["message"], with_library=run["with_library"])
 
 
 def _message(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:

@@ -96,8 +96,8 @@ def test_it_ends_when_everything_refuses(built: Callable[..., Result], model: Pa
 
 
 def test_a_plan_that_ignores_what_is_forbidden_is_a_bug(built: Callable[..., Result]):
-    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str], *others: Any) -> Plan:
-        return plan(graph, rows, options, frozenset(), *others)
+    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str], *others: Any, **named: Any) -> Plan:
+        return plan(graph, rows, options, frozenset(), *others, **named)
 
     with pytest.raises(AssertionError, match="must not have"):
         built(Calls(plan=deaf, lower=refusing("Sigmoid_3")), dry_run=True)

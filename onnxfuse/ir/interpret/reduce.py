@@ -11,7 +11,7 @@ from onnxfuse.ir.interpret.threads import Threads
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Accumulate, ReduceLoop
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Const, Load
+from onnxfuse.ir.scalar import Const, variable
 
 
 class _Sum:
@@ -110,8 +110,8 @@ def _merge_in_order(s: Accumulate, p: Iterations, sums: list[_Sum], values: list
     outer = p.shape[inner:]
     flat = [v.transpose(order).reshape(-1, *outer) for v in values]
     alive = None if p.alive is None else np.broadcast_to(p.alive, p.shape).transpose(order).reshape(-1, *outer)
-    left = tuple(Load(f"%l{k}", (), v.dtype) for k, v in enumerate(s.values))
-    right = tuple(Load(f"%r{k}", (), v.dtype) for k, v in enumerate(s.values))
+    left = tuple(variable(f"%l{k}", v.dtype) for k, v in enumerate(s.values))
+    right = tuple(variable(f"%r{k}", v.dtype) for k, v in enumerate(s.values))
     merged = MONOIDS[s.combine].merge(left, right)
     at = Iterations(outer, p.tasks, p.symbols, p.memory)
     for i in range(len(flat[0])):

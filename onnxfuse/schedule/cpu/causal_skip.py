@@ -101,7 +101,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
             keys.sums.add(job.tiled.panel.name)
         elif isinstance(job.nest.value, Reduce):
             value = job.nest.value
-            neutral = {"sum": MASKED_WEIGHT, "max": MASKED_SCORE, "peak": MASKED_SCORE}.get(value.combine)
+            neutral = {"sum": MASKED_WEIGHT, "max": MASKED_SCORE, "maxnum": MASKED_SCORE}.get(value.combine)
             if value.ranges != (axis,) or neutral is None or _where_hidden(value.body[0], keys.values) != neutral:
                 return None
         else:

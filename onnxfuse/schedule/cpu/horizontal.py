@@ -11,9 +11,9 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Buffer, HorizontalReduce, Let, Loop, ReduceLoop, Stmt, Store
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load, Scalar, variable
 
-TOGETHER = ("sum", "max", "peak", "min")
+TOGETHER = ("sum", "max", "maxnum", "min")
 PARTS, SUMS = "parts", "sums"
 
 
@@ -32,7 +32,7 @@ def share_lane_reductions(
     carried = replace(fold, part=(PARTS, at * lanes))
     rows = (replace(loop, body=(*before[:-1], carried)),)
     buffers = (Buffer(PARTS, F32, Index.of(tile_rows * lanes), "local"),)
-    if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
+    if store.value == variable(fold.targets[0], F32) and store.offset == at:
         return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin, lanes)), buffers
     read = Let(fold.targets[0], Load(SUMS, (at,), F32))
     across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin, lanes)

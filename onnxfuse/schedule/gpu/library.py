@@ -12,7 +12,7 @@ from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.launch import LibraryProduct
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load, Scalar, variable
 from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Place, dense
 from onnxfuse.schedule.gpu.products import MatrixProduct
@@ -44,7 +44,7 @@ def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryPro
     """The call that computes a product; None where it has other operands than matrices, or another epilogue."""
     dtype = p.nest.dtype
     made = places.get(p.nest.name) or dense(p.nest.name, dtype, p.nest.shape)  # a value of the kernel goes to scratch
-    epilogue = epilogue_of(p.finish, Load(SUM, (), F32), p.columns)
+    epilogue = epilogue_of(p.finish, variable(SUM, F32), p.columns)
     columns, depth = (product([a.extent for a in axes]).constant for axes in (p.columns, p.depth))
     if epilogue is None or p.numbers or p.batch or not columns or not depth or dtype not in TYPES:
         return None

@@ -19,7 +19,7 @@ from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.kernel import RankedSchedules
 from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
@@ -187,7 +187,7 @@ def _divided(
         return None
     wanted = measured.get(str(tiles[0]))
     tile = next((t for t in tiles if str(t) == wanted), tiles[0])
-    total: Scalar = Load(SUM, (), F32)
+    total: Scalar = variable(SUM, F32)
     for fn, by in after:
         total = apply(fn, total, by)
     finish = rebuild(nest.value, lambda n: total if n == whole else None, lambda e: e)
@@ -335,7 +335,7 @@ def in_parts(p: MatrixProduct, d: Definition) -> tuple[MatrixProduct, Definition
         dims=(number_of(split_of(p.tile)), *p.nest.dims),
         output=False,
     )
-    return replace(p, nest=nest, finish=Load(SUM, (), F32)), replace(d, value=value)
+    return replace(p, nest=nest, finish=variable(SUM, F32)), replace(d, value=value)
 
 
 def split_of(t: BlockTile) -> Axis:

@@ -16,7 +16,7 @@ from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product, substitute, unflatten
 from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
 from onnxfuse.ir.launch import ALIGNED, Scope, Sync
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Load, Reduce, Scalar, variable
 from onnxfuse.schedule.analysis.memory import Place, dense
 from onnxfuse.schedule.gpu.row_steps import Made, RowStep, reads_of, slot_of, steps_of
 from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, around, once, over_rows
@@ -158,7 +158,7 @@ class _Body:
         made = self.writer.reduction(replace(x, body=body, ranges=()), 0, across.loops, across.guards, scope)
         self.writer.before = None
         for slot, name in enumerate(made):
-            self.results[slot_of(step.name, slot)] = Load(name, (), x.body[slot].dtype)
+            self.results[slot_of(step.name, slot)] = variable(name, x.body[slot].dtype)
 
     def of_row(self, step: RowStep) -> None:
         """A value of the whole row, which everybody at it computes."""

@@ -28,7 +28,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.lanes import TOGETHER, matrix_load, stores_codes
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
-from onnxfuse.ir.scalar import Apply, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Scalar, variable
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.passes.legal_scalars import LegalScalars
 
@@ -124,7 +124,7 @@ class _Body:
         values = tuple(map(self.scalar, s.values))
         merged: tuple[Scalar, ...] = ()
         if len(s.targets) > 1:
-            left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, values, strict=True))
+            left = tuple(variable(t, v.dtype) for t, v in zip(s.targets, values, strict=True))
             merged = tuple(map(self.scalar, MONOIDS[s.combine].merge(left, values)))
         return replace(s, values=values, carried=s.targets[0] in self.carried, merged=merged)
 

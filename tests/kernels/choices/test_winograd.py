@@ -12,7 +12,7 @@ from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Scalar, variable
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
@@ -30,7 +30,7 @@ from tests.rules.build import Build
 
 PADDED = {"pads": pads(1)}
 FLAT = ("winograd_dot_four", "winograd_line_blocks")  # images of one line: nothing slides over lines
-LEFT = [Load(f"%{i}", (), F32) for i in range(8)]
+LEFT = [variable(f"%{i}", F32) for i in range(8)]
 
 
 def value(x: Scalar, of: dict[Scalar, float]) -> float:

@@ -12,7 +12,7 @@ from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
-from onnxfuse.ir.scalar import Load, Reduce, Scalar, apply, const
+from onnxfuse.ir.scalar import Load, Reduce, Scalar, apply, const, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense
@@ -132,7 +132,7 @@ def put_together(a: Attention, p: KeySplits, d: Definition) -> tuple[Definition,
         return apply("mul", Load(of_parts, (Index.of(x), *here, *rest), F32), power)
 
     h, t, s = part("h"), part("t"), part("s")
-    highest = Reduce("peak", (h,), (Load(p.highest, (Index.of(h), *at), F32),), F32)
+    highest = Reduce("maxnum", (h,), (Load(p.highest, (Index.of(h), *at), F32),), F32)
     total = Reduce("sum", (t,), (scaled(t, p.total, at, ()),), F32)
     here = (number_of(a.batch), number_of(a.rows))
     sums = Reduce("sum", (s,), (scaled(s, p.sums, here, (number_of(a.columns),)),), F32)
@@ -141,7 +141,7 @@ def put_together(a: Attention, p: KeySplits, d: Definition) -> tuple[Definition,
     if a.hidden is not None:
         nothing = apply("or", apply("isnan", of_row), apply("equal", of_row, const(0.0)))
         value = apply("select", nothing if a.hidden == HIDES_NAN else a.hidden, const(0.0), value)
-    made = rebuild(a.finish, lambda n: value if n == Load(SUM, (), F32) else None, lambda e: e)
+    made = rebuild(a.finish, lambda n: value if n == variable(SUM, F32) else None, lambda e: e)
     digits = a.nest.digits_at(tuple(map(Index.of, d.axes)))
     return (
         Definition(names["highest"], (batch, row), highest),
