@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -79,7 +79,8 @@ class Loop:
     (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
     `carries`: the number of vector accumulators per reduction (0: no vector accumulators); and for serial loops in a
     vector loop `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one); and
-    for loops over lanes `matrices`: one instruction of the warp that does the same.
+    for loops over lanes `matrices`: one instruction of the warp that does the same; and for vector loops in a thread
+    `loads` and `stores`: the accesses that are wide, the others being element by element.
     """
 
     axis: Axis
@@ -91,6 +92,8 @@ class Loop:
     carries: int = 0
     together: int = 0
     matrices: MatrixLoad | None = None
+    loads: tuple[WideAccess, ...] = ()
+    stores: tuple[WideAccess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ class Let:
 class Store:
     """buffer[offset] = value, converted to the type of the buffer; `stream`: a non-temporal store.
 
-    `behind` are more values per lane, stored interleaved. In a vector loop lanes are contiguous unless `scattered`.
+    `behind` are more values per lane, stored interleaved. In a vector loop lanes are contiguous unless `scattered`. In
+    a thread `copied` says that the bits of a 16-bit float are copied, without a conversion to float32 and back.
     """
 
     buffer: str
@@ -149,6 +153,7 @@ class Store:
     stream: bool = False
     behind: tuple[Scalar, ...] = ()
     scattered: bool = False
+    copied: bool = False
 
     @property
     def values(self) -> tuple[Scalar, ...]:

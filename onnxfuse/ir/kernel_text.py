@@ -28,7 +28,7 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -118,6 +118,10 @@ def _matrices(m: MatrixLoad) -> str:
     return f"{m.count} matrices{turned} of {m.source} from {m.row!r} to {m.target}[{m.to!r}]"
 
 
+def _wide(x: WideAccess) -> str:
+    return f"{x.buffer}[{x.offset!r}]" + (f" when {_guards(x.guards)}" if x.guards else "")
+
+
 def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
@@ -125,6 +129,9 @@ def _statement(s: Stmt) -> Iterator[str]:
             words += [f"carries {s.carries}"] if s.carries else []
             words += [f"stores {s.together} together"] if s.together else []
             words += [_matrices(s.matrices)] if s.matrices is not None else []
+            words += [
+                f"{how} {_wide(x)} at once" for how, wide in (("loads", s.loads), ("stores", s.stores)) for x in wide
+            ]
             kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
@@ -149,6 +156,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
             how = " past the caches" if s.stream else " lane by lane" if s.scattered else ""
+            how += " bit by bit" if s.copied else ""
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)

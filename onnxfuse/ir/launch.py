@@ -13,6 +13,7 @@ from typing import Literal
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import WARP, Core
 from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.scalar import Guard
 
 Scope = Literal["warp", "block", "grid"]
 Activation = Literal["", "relu", "gelu"]  # of epilogues; GELU by tanh
@@ -87,6 +88,18 @@ class MatrixLoad:
     row: Index  # of the loop's axis
     count: int
     turned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WideAccess:
+    """Elements of a buffer that a thread loads or stores at once: a vector loop's, from `offset` on.
+
+    A load takes place if all guards hold, which are the same for all elements.
+    """
+
+    buffer: str
+    offset: Index  # of the loop's axis
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import copysign, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import substitute_axes, walk
-from onnxfuse.ir.dtype import BF16, F16, F64, DType
+from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.dtype import F64, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, Axis, Index, IndexTable, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import coefficient, product, substitute
+from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
+from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import (
-    Accumulate,
     Buffer,
     Call,
     Kernel,
-    Let,
     Loop,
     Phase,
     ReduceLoop,
@@ -32,8 +30,8 @@ from onnxfuse.ir.kernel import (
     Threaded,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Const, Guard, Load, Scalar
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
@@ -226,11 +224,9 @@ class CudaPrinter(c_family.StatementPrinter):
         found: dict[Place, str] = {}
         self.put("{")
         self.depth += 1
-        for place in dict.fromkeys((x.source, x.index[0], x.guards) for x in _loads(s.body)):
-            if self.together(*place, s.axis):
-                found |= self.loaded(place, s.axis, width)
-        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, (), s.axis)]
-        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in stores}
+        for access in s.loads:
+            found |= self.loaded(access, s.axis, width)
+        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in s.stores}
         for lane in range(width):
             self.put("{")
             outer, self.scalars = self.scalars, Lane(found)
@@ -256,19 +252,14 @@ class CudaPrinter(c_family.StatementPrinter):
         self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
 
     def element(self, to: str, s: Store) -> None:
-        """Store one element at an address; a 16-bit float that is only copied is not converted to float32 and back."""
+        """Store one element at an address."""
         x, t = s.value, self.buffers[s.buffer]
-        if isinstance(x, Load) and x.index and x.dtype == t and t in (F16, BF16) and _zero(x.otherwise):
+        if s.copied:
+            assert isinstance(x, Load), "render: only loads are copied"
             value = f"*({self.scalars.address(x)})"
             self.put(f"*({to}) = {f'{condition(x.guards)} ? {value} : {stored(t)}{{0}}' if x.guards else value};")
         else:
             self.put(f"put({to}, {self.scalars.text(x)});")
-
-    def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
-        """Whether an access can be wide: contiguous along the axis, with guards that do not depend on it."""
-        registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
-        apart = any(axis in axes_of(e) for g in guards for e in (g.index, g.extent))
-        return name not in registers and coefficient(offset, axis) == ONE and not apart
 
     def wide_variable(self, buffer: str, width: int) -> str:
         """A new variable for the elements of a wide access."""
@@ -276,10 +267,10 @@ class CudaPrinter(c_family.StatementPrinter):
         self.put(f"wide<{stored(self.buffers[buffer])}, {width}> wide{self.wide};")
         return f"wide{self.wide}"
 
-    def loaded(self, place: Place, axis: Axis, width: int) -> dict[Place, str]:
+    def loaded(self, access: WideAccess, axis: Axis, width: int) -> dict[Place, str]:
         """A wide load, under its guards; the expressions of its elements."""
-        buffer, offset, guards = place
-        at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
+        buffer, guards = access.buffer, access.guards
+        at = [substitute(access.offset, {axis: Index.of(lane)}) for lane in range(width)]
         whole = self.wide_variable(buffer, width)
         test = f"if ({condition(guards)}) " if guards else ""
         self.put(f"{test}{whole} = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)});")
@@ -302,19 +293,6 @@ class CudaPrinter(c_family.StatementPrinter):
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
-
-
-def _zero(x: Scalar | None) -> bool:
-    """Whether a fill value is zero or absent."""
-    return x is None or (isinstance(x, Const) and x.value == 0 and copysign(1, x.value) > 0)
-
-
-def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
-    for s in body:
-        values: tuple[Scalar, ...] = (s.value,) if isinstance(s, Let) else ()
-        values = s.values if isinstance(s, (Store, Accumulate)) else values
-        for v in values:
-            yield from (n for n in walk(v) if isinstance(n, Load) and n.index)
 
 
 def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
