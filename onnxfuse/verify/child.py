@@ -75,7 +75,7 @@ def measure(
         if unoptimized is None:
             raise
         runs = [
-            {"name": mode.name, "message": loaded(note, b, mode, custom)}
+            {"name": mode.name, "with_library": bool(mode.libraries), "message": loaded(note, b, mode, custom)}
             for mode in run_modes(library, isas, unoptimized, place)
         ]
         return {"problem": problem.message, "runs": runs}
