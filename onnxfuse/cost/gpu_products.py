@@ -93,12 +93,12 @@ class BlockTile:
         """Elements of a stage of the left side."""
         return self.rows * (self.depth + self.padding)
 
-    def made_pitch(self, *, turned: bool = False) -> int:
-        """From one row of sums to the next, in shared memory; `turned`: they are read down the columns.
+    def made_pitch(self, *, transposed: bool = False) -> int:
+        """From one row of sums to the next, in shared memory; `transposed`: they are read down the columns.
 
         Half a warp stores pairs of four rows of a fragment at once: rows eight banks apart lie in different ones.
         """
-        return self.columns + (PIECE if self.core is None or turned else 2 * PIECE)
+        return self.columns + (PIECE if self.core is None or transposed else 2 * PIECE)
 
     def right(self, *, deep: bool) -> int:
         """Elements of a stage of the right side."""

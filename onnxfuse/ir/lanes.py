@@ -125,16 +125,16 @@ def matrix_load(s: Loop, buffers: Mapping[str, Buffer]) -> MatrixLoad | None:
         lane: np.arange(WARP)[:, None, None], half: np.arange(count)[:, None], pair: np.arange(2),
     }  # fmt: skip
     at = np.broadcast_to(evaluate(inner, lambda atom: places[atom]), (WARP, count, 2))
-    for turned in (False, True):
-        starts = at[:ACROSS, :, :].transpose(1, 0, 2).reshape(count, MATRIX) if turned else at[::ACROSS, :, 0].T
+    for transposed in (False, True):
+        starts = at[:ACROSS, :, :].transpose(1, 0, 2).reshape(count, MATRIX) if transposed else at[::ACROSS, :, 0].T
         row = _row_of_lanes(starts, lane)
         if row is None:
             continue
         lanes, twos = np.arange(WARP)[:, None, None], np.arange(2)
         high, low = lanes // ACROSS, lanes % ACROSS * 2 + twos
-        rows, columns = (low, high) if turned else (high, low)
+        rows, columns = (low, high) if transposed else (high, low)
         if (starts[np.arange(count)[:, None], rows] + columns == at).all():
-            return MatrixLoad(store.buffer, to, load.source, base + row, count, turned)
+            return MatrixLoad(store.buffer, to, load.source, base + row, count, transposed)
     return None
 
 

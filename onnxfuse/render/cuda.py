@@ -192,7 +192,7 @@ class CudaPrinter(c_family.StatementPrinter):
     def matrices(self, m: MatrixLoad, lane: str) -> None:
         """Matrices of a fragment, loaded by all lanes of a warp at once."""
         self.put(f"{{ const int {lane} = threadIdx.x % {WARP};")
-        how = f"{m.count}, {str(m.turned).lower()}"
+        how = f"{m.count}, {str(m.transposed).lower()}"
         to, row = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((m.target, m.to), (m.source, m.row)))
         self.put(f"  load_matrices<{how}>({to}, {row}); }}")
 

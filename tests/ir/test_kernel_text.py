@@ -56,7 +56,7 @@ def other(x: Any, name: str) -> Any:
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
                 "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
                 "matrix_unit": (AMX, 3), "library": by_a_library("a", "y"),
-                "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, turned=False)}[name]  # fmt: skip
+                "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, False)}[name]  # fmt: skip
     if isinstance(x, tuple):
         added = {"guards": Guard(Index.of(1), Index.of(2)), "behind": Const(1.0, F64), "merged": Const(1.0, F64)}
         return x[:-1] if x else (added[name],) if name in added else None

@@ -69,24 +69,24 @@ class Reductions:
             _merge_in_order(s, p, sums, values, inner)
             return
         assert isinstance(start[0], Const)
-        (value,), (held,) = values, sums
+        (value,), (accumulator,) = values, sums
         if p.alive is not None:
-            value = np.where(p.alive, value, start[0].value).astype(held.value.dtype)
-        if held.lanes:
-            value = self._by_lanes(value, held, start[0].value, len(p.shape))
-            inner = len(p.shape) - held.rank
+            value = np.where(p.alive, value, start[0].value).astype(accumulator.value.dtype)
+        if accumulator.lanes:
+            value = self._by_lanes(value, accumulator, start[0].value, len(p.shape))
+            inner = len(p.shape) - accumulator.rank
             value = _reduced(monoid.numpy, value, (0, *range(2, inner + 1)))
         else:
             value = _reduced(monoid.numpy, value, tuple(range(inner)))
-        held.value = _reduced(monoid.numpy, np.stack([held.value, value]), (0,))
+        accumulator.value = _reduced(monoid.numpy, np.stack([accumulator.value, value]), (0,))
 
-    def _by_lanes(self, value: Array, held: _Sum, idle: Any, rank: int) -> Array:
+    def _by_lanes(self, value: Array, accumulator: _Sum, idle: Any, rank: int) -> Array:
         """Values with the dimension of the vector loop split into leading dimensions (vectors, lanes)."""
         along = rank - 1 - self.vectors[-1]
         value = np.moveaxis(value, along, 0)
-        rest = -len(value) % held.lanes
+        rest = -len(value) % accumulator.lanes
         value = np.concatenate([value, np.full((rest, *value.shape[1:]), idle, value.dtype)])
-        return value.reshape(-1, held.lanes, *value.shape[1:])
+        return value.reshape(-1, accumulator.lanes, *value.shape[1:])
 
 
 def _of_all(s: ReduceLoop, value: Array, p: Iterations, threads: Threads) -> Array:

@@ -93,7 +93,7 @@ class Iterations:
             return converted(np.where(where, got, 0) if x.guards and where is not None else got, x.dtype)
         if isinstance(x, Load):
             return self._load(x)
-        assert isinstance(x, Apply), "a reduction is a fold in a kernel"
+        assert isinstance(x, Apply), "a kernel has ReduceLoops instead of Reduce"
         args = [self.scalar(a) for a in x.args]
         if x.fn == "cast":
             return converted(args[0], x.dtype)

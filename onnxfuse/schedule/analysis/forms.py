@@ -41,8 +41,8 @@ def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
     reads = [(d, read) for d, read, lie in _reads(c, weights) if lie == {PLAIN}]
     mixed = [(d, read) for d, read, lie in _reads(c, weights) if len(lie) > 1]
     plain = (_with_taps_unrolled(c, reads), _with_padding(c, reads)) if reads else ()
-    turned = (_channels_last(c, weights, reads or mixed),) if reads or mixed else ()
-    return tuple(dict.fromkeys((c, *plain, *turned, *_in_rows(c, weights), in_parts(c))))
+    channels_last = (_channels_last(c, weights, reads or mixed),) if reads or mixed else ()
+    return tuple(dict.fromkeys((c, *plain, *channels_last, *_in_rows(c, weights), in_parts(c))))
 
 
 def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:

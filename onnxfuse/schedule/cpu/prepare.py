@@ -191,8 +191,8 @@ def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType
     rows = product([a.extent for a in c.rows]).constant
     if c.zeros is not None:
         return products_of_codes(c.left.dtype, c.right.dtype, target.extras, rows)
-    held = half if half is not None and c.right.dtype == F32 else c.right.dtype
-    return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
+    stored = half if half is not None and c.right.dtype == F32 else c.right.dtype
+    return tuple(dict.fromkeys((*products_for(stored, target.extras, rows), SINGLE)))
 
 
 def _tiled_channels(how: ProductKind, c: Contracted, done: Prepared, target: Cpu) -> Tiled | None:
@@ -296,8 +296,8 @@ def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     another dtype is converted while it is packed.
     """
     left = c.left
-    held = left.dtype.accumulator == F32 or c.zeros is not None
-    if isinstance(left, Load) and held and left.source in done.places:
+    fits = left.dtype.accumulator == F32 or c.zeros is not None
+    if isinstance(left, Load) and fits and left.source in done.places:
         offset = done.places[left.source].offset(left.index)
         nothing = const(0, left.dtype) if c.zeros is None else c.zeros[0]
         zero = left.otherwise is None or left.otherwise == nothing
@@ -375,14 +375,14 @@ def _right(
     n = product([a.extent for a in c.columns])
     at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants:
-        held = how.right
+        stored = how.right
         layout = panel_layout(c, done.shapes[right.source], width, how.step)
-        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
-        if layout is not None and free and (right.dtype == held or how != SINGLE):
-            done.layouts[right.source], done.types[right.source] = layout, held
+        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, stored) == stored
+        if layout is not None and free and (right.dtype == stored or how != SINGLE):
+            done.layouts[right.source], done.types[right.source] = layout, stored
             shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
-            done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
-            return Load(right.source, at, held)
+            done.places[right.source] = Place(right.source, stored, lambda index: flatten(index, shape))
+            return Load(right.source, at, stored)
         if layout is not None and right.dtype == F32:
             return None
     if how != SINGLE:

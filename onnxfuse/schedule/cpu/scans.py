@@ -35,7 +35,7 @@ class _Lines:
     def at(self, n: Index) -> Goal:
         """The store of element `n`, counted from where the scan begins."""
         end = self.scan.axis.extent - 1
-        return self.goal.substituted({self.scan.axis: end - n if self.scan.turned else n})
+        return self.goal.substituted({self.scan.axis: end - n if self.scan.reverse else n})
 
     @property
     def first(self) -> Goal:
@@ -60,7 +60,7 @@ class _Lines:
     def elements(self, over: Sequence[Level]) -> tuple[Stmt, ...]:
         """The stores of all elements, before they are combined."""
         axis, own = self.scan.axis, self.scan.own
-        shift = own if self.scan.turned else -own
+        shift = own if self.scan.reverse else -own
         shifted = self.goal.substituted({axis: Index.of(axis) + shift})
         goal = Goal(self.goal.buffer, self.goal.offset, shifted.value)
         begin, end = Index.of(max(-shift, 0)), axis.extent - max(shift, 0)

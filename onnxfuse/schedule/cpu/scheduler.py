@@ -196,10 +196,10 @@ def _nests(
         part, later = parts[at], parts[at + 1 :]
         joined = _in_strips(parts[at:], prepared, scratch, target) if strips else None
         if joined is not None:
-            held, candidates = joined
-            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in held.held))
+            merged, candidates = joined
+            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in merged.on_task))
             candidate, compared = best(replace(ranking, kernel=own), candidates, [])
-            at += held.parts - 1
+            at += merged.parts - 1
         elif part.jobs[0].tiled is not None and _by_itself(part):
             _give_scratch(part, later, prepared, scratch)
             candidate, compared, _ = algorithms.chosen(part)

@@ -53,8 +53,8 @@ class Strips:
         return 2 if self.last is None else 3
 
     @property
-    def held(self) -> tuple[str, ...]:
-        """Values that no buffer of all tasks holds."""
+    def on_task(self) -> tuple[str, ...]:
+        """Names of values that are in local buffers of a task only."""
         return (self.image.nest.name, *((self.made.nest.name,) if self.last is not None else ()))
 
     @property
@@ -125,8 +125,8 @@ def strip_candidates(s: Strips, places: dict[str, Place], target: Cpu) -> Iterat
     for most in sorted({-(-lines // -(-lines // n)) for n in LINES}):
         phase = _phase(s, -(-lines // most), places, target)
         buffers = phase.locals if phase is not None else ()
-        held = sum((b.size.constant or 0) * b.dtype.bytes for b in buffers if b.space == "local")
-        if phase is not None and held <= ROOM * target.l2_bytes:
+        local = sum((b.size.constant or 0) * b.dtype.bytes for b in buffers if b.space == "local")
+        if phase is not None and local <= ROOM * target.l2_bytes:
             yield ScheduleCandidate(f"strips of {most} lines", (phase,))
 
 

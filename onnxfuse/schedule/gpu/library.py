@@ -71,7 +71,7 @@ def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryPro
         bias[0],
         residual[0],
         epilogue.activation,
-        turned=plain is None,
+        transposed=plain is None,
     )
 
 

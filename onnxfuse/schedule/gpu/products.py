@@ -66,7 +66,7 @@ class MatrixProduct:
     library: LibraryProduct | None = None
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """Whether rows lie side by side in the result."""
         return self.nest.axes[-1] in self.rows
 

@@ -147,7 +147,7 @@ class _Body:
 
     def step(self, at: Index, *, store: bool) -> None:
         """One element, counted from where the scan begins: combined with those before it, and stored."""
-        spot = self.length - 1 - at if self.s.scan.turned else at
+        spot = self.length - 1 - at if self.s.scan.reverse else at
         digits = {**self.digits, self.s.scan.axis: spot}
         element = resolved(substitute_axes(self.s.nest.value, digits), lambda _: None, self.places)
         place = self.places[self.s.nest.name]
