@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from onnxfuse.ir.extents import expanded
+from onnxfuse.ir.extents import expanded, place_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.unsupported import INVALID, READ
@@ -100,4 +100,4 @@ def _of_foreign(d: Decision, graph: Graph, makers: Mapping[str, Node]) -> Decisi
 def _open(graph: Graph, value: str) -> bool:
     """Whether a value has no shape, or extents that are only names given by the loader."""
     t = graph.types.get(value)
-    return t is None or any(s.name.startswith("?") for e in t.shape for s in symbols_of(expanded(e)))
+    return t is None or any(place_of(s.name) for e in t.shape for s in symbols_of(expanded(e)))
