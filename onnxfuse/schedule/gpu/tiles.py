@@ -192,7 +192,7 @@ def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
         found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
-    return min(found, key=lambda t: (_turns(t, *sizes, target), -t.rows * t.keys), default=None)
+    return min(found, key=lambda t: (_tile_cost(t, *sizes, target), -t.rows * t.keys), default=None)
 
 
 def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
@@ -213,7 +213,7 @@ def _core_tiles(depth: int, columns: int, core: Core) -> Iterator[CoreTile]:
                 yield CoreTile(core.m * warps // wide, keys, depth, columns, wide, core)
 
 
-def _turns(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
+def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
     """Roughly what a tile costs: products in vain, reads of shared memory for each, and blocks that wait in line."""
     many = rows is None or keys is None or batch is None
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
