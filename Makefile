@@ -16,6 +16,8 @@ REVISION ?= HEAD
 NOW ?=
 MODELS ?=
 PARTS ?=
+# Kernel tests that compile; all others run in the interpreter.
+COMPILED := choices $(addsuffix .py,$(addprefix test_,compiled emulated pool_host sanitized sanitized_threads scans twins))
 NETWORKS ?=
 
 # Compiled kernels stay inside the project, and so does what zig builds for itself once (20 s).
@@ -50,7 +52,7 @@ layers: setup ## Who may import whom
 	@$(PY) -m pytest -q tests/craft/test_layers.py
 
 test-fast: setup ## The tests that need no compiler
-	@$(PY) -m pytest -n auto --dist worksteal --ignore=tests/build --ignore=tests/kernels --ignore=tests/models --ignore=tests/cli
+	@$(PY) -m pytest -n auto --dist worksteal $(addprefix --ignore=tests/,build models cli $(COMPILED:%=kernels/%))
 
 slow: setup ## The tests that take too long for every change
 	@$(PY) -m pytest -q -m slow

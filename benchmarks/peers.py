@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.networks import Built, Effort
 from models.networks import NETWORKS
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.measure.profile import latency
 
 _CHILD = "benchmarks.peers_child"
@@ -41,17 +41,17 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     """
     common = {"threads": threads, "inputs": str(inputs)}
     engines = {
-        "runtime": turns.Engine(_OURS, {"do": "engine", "model": str(model), "libraries": [], **common}),
-        "fused": turns.Engine(
+        "runtime": interleaving.Engine(_OURS, {"do": "engine", "model": str(model), "libraries": [], **common}),
+        "fused": interleaving.Engine(
             _OURS, {"do": "engine", "model": str(fused.model), "libraries": [fused.library], **common}
         ),
     }
     for name, precision in OPENVINO.items():
-        engines[name] = turns.Engine(_CHILD, {"model": str(model), "precision": precision, **common})
+        engines[name] = interleaving.Engine(_CHILD, {"model": str(model), "precision": precision, **common})
     if _has_module(model.stem):
-        engines[COMPILED] = turns.Engine(_TORCH, {"model": str(model), "network": model.stem, **common})
+        engines[COMPILED] = interleaving.Engine(_TORCH, {"model": str(model), "network": model.stem, **common})
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
-        raced = turns.race([*engines.values()], Path(folder), warmup=3, duration=effort.seconds)
+        raced = interleaving.race([*engines.values()], Path(folder), warmup=3, duration=effort.seconds)
     ms = {name: asdict(latency(each.times)) for name, each in zip(engines, raced, strict=True)}
     least = ms["fused"]["min"]
     return {
@@ -66,6 +66,6 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     }
 
 
-def versions(raced: Sequence[turns.RaceResult]) -> list[str]:
+def versions(raced: Sequence[interleaving.RaceResult]) -> list[str]:
     """The versions of the engines."""
     return sorted({str(each.facts["runtime"]) for each in raced})

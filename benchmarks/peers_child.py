@@ -8,7 +8,7 @@ import numpy as np
 import openvino
 
 from benchmarks.peers_error import error_of
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.runtime import process
 
 
@@ -26,7 +26,7 @@ def main(request: dict[str, Any]) -> Any:
     asked.infer()
     error = error_of(model, inputs, [each.data for each in asked.output_tensors])
     facts = {"runtime": f"openvino {openvino.__version__}", "error": error}
-    turns.serve(request["address"], asked.infer, facts)
+    interleaving.serve(request["address"], asked.infer, facts)
     return {}
 
 

@@ -12,7 +12,7 @@ from torch._inductor import config
 from benchmarks.peers_error import error_of
 from models.full.weights import calibrate
 from models.networks import network
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.runtime import process
 
 
@@ -32,7 +32,7 @@ def main(request: dict[str, Any]) -> Any:
         found = _flat(compiled(*given))[: len(architecture.outputs)]
         error = error_of(request["model"], inputs, [each.numpy() for each in found])
         facts = {"runtime": f"torch {torch.__version__}", "error": error}
-        turns.serve(request["address"], lambda: compiled(*given), facts)
+        interleaving.serve(request["address"], lambda: compiled(*given), facts)
     return {}
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.networks import Built, inputs_of, model_of, optimize
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.measure.profile import latency, profile_models
 from onnxfuse.runtime import engine
 
@@ -80,10 +80,10 @@ def race(built: dict[str, Any], folder: Path, threads: int, seconds: float) -> d
     given = {"model": built["model"], "libraries": [], **common}
     ours = {"model": str(folder / "fused.onnx"), "libraries": [built["library"]], **common}
     engines = {
-        name: turns.Engine(_OURS, each) for name, each in (("runtime", given), ("fused", ours), ("again", given))
+        name: interleaving.Engine(_OURS, each) for name, each in (("runtime", given), ("fused", ours), ("again", given))
     }
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as sockets:
-        raced = turns.race([*engines.values()], Path(sockets), warmup=3, duration=seconds)
+        raced = interleaving.race([*engines.values()], Path(sockets), warmup=3, duration=seconds)
     ms = {name: asdict(latency(each.times)) for name, each in zip(engines, raced, strict=True)}
     return {
         "threads": threads, "ms": ms, "spread": abs(ms["again"]["min"] / ms["runtime"]["min"] - 1),
@@ -100,9 +100,10 @@ def alone(built: dict[str, Any], folder: Path, threads: int, seconds: float) -> 
         ("runtime", built["model"], []),
         ("fused", str(folder / "fused.onnx"), [built["library"]]),
     ):
-        given = turns.Engine(_OURS, {"model": model, "libraries": libraries, **common})
+        given = interleaving.Engine(_OURS, {"model": model, "libraries": libraries, **common})
         with tempfile.TemporaryDirectory(prefix="onnxfuse-") as sockets:
-            found[name] = asdict(latency(turns.race([given], Path(sockets), warmup=3, duration=seconds)[0].times))
+            (run,) = interleaving.race([given], Path(sockets), warmup=3, duration=seconds)
+            found[name] = asdict(latency(run.times))
     return found
 
 

@@ -18,7 +18,7 @@ from benchmarks.rendered.models import Twin, convolution, product
 from benchmarks.rendered.run import race
 from benchmarks.twins.run import STREAM_BYTES, input_sets
 from onnxfuse.build import EXPORTED
-from onnxfuse.ir.kernel import Choice
+from onnxfuse.ir.kernel import RankedSchedules
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from tests.kernels.pool_host import Pool
 
@@ -51,11 +51,11 @@ def cases() -> Iterator[tuple[str, Callable[[], Twin]]]:
 
 def measure(name: str, twin: Twin, folder: Path, threads: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
     """A row for each number of threads: microseconds of every way, predicted and measured, the one chosen first."""
-    found: list[tuple[Sequence[ScheduleCandidate], tuple[Choice, ...]]] = []
+    found: list[tuple[Sequence[ScheduleCandidate], tuple[RankedSchedules, ...]]] = []
 
     def chosen(
         ranking: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
-    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+    ) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...]]:
         best, choices = replace(ranking, run_weight_bytes=STREAM_BYTES).best(ways, *others)
         found.append((ways, choices))
         return best, choices

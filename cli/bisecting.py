@@ -29,7 +29,7 @@ NOTABLE = 0.01  # and by this share of the time of the whole model
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BisectResult:
     """The result of `bisect`; `summary` is empty if nothing is at fault."""
 
     document: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Found:
     summary: str
 
 
-def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite: bool, **values: Any) -> Found:
+def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite: bool, **values: Any) -> BisectResult:
     """Find the pieces of B that differ from A, or are slower, the worst first; write the worst as two models."""
     out = {key: Path(f"{output}{end}") for key, end in (("a", ".a.onnx"), ("b", ".b.onnx"), ("inputs", ".inputs.npz"))}
     refuse_existing(out.values(), overwrite=overwrite)
@@ -65,7 +65,9 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
             guilty[0]["rules"] = _rules(paths[0], guilty[0]["origin"])
     models = [{"path": name, "sha256": file_digest(path)} for name, path in zip((a, b), paths, strict=True)]
     made = document("bisect", metric=metric, models=models, found=rows[:_ROWS], pieces=len(rows), written=written)
-    return Found(made, tuple(_lines(rows, guilty, metric, out, values["library"] or library)), _summary(guilty, metric))
+    return BisectResult(
+        made, tuple(_lines(rows, guilty, metric, out, values["library"] or library)), _summary(guilty, metric)
+    )
 
 
 def _wrong(common: Mapping[str, Any], library: Path | None, values: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Constant, Graph, Node
 from onnxfuse.load import load
+from onnxfuse.load.source import source_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.drawing import Drawn, picture
 
@@ -64,7 +65,7 @@ def diff(a: str, b: str) -> Compared:
     counts = Counter(d.what for d in found)
     summary = ", ".join(f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items())
     models = [
-        {"path": path, "sha256": graph.source.sha256, "nodes": len(graph.nodes)}
+        {"path": path, "sha256": source_of(graph).sha256, "nodes": len(graph.nodes)}
         for path, graph in ((a, first), (b, second))
     ]
     plain = [
@@ -92,7 +93,7 @@ def _lines(found: tuple[Difference, ...], first: Graph, second: Graph) -> Iterat
 
 
 def _differences(a: Graph, b: Graph) -> Iterator[Difference]:
-    yield from _between("opset", *({k or "ai.onnx": str(v) for k, v in g.source.opsets.items()} for g in (a, b)))
+    yield from _between("opset", *({k or "ai.onnx": str(v) for k, v in source_of(g).opsets.items()} for g in (a, b)))
     yield from _between("input", *({name: repr(g.types[name]) for name in g.inputs} for g in (a, b)))
     yield from _between("output", *({name: repr(g.types[name]) for name in g.outputs} for g in (a, b)))
     yield from _nodes(a, b)
@@ -162,12 +163,12 @@ def _state(node: Node, other: Node | None, alone: str) -> str:
 def _named(graph: Graph) -> Iterator[tuple[str, Node]]:
     """Nodes by their names in the file; those without one by their outputs."""
     for node in graph.nodes:
-        yield graph.source.nodes[node.name].name or f"-> {', '.join(node.outputs)}", node
+        yield source_of(graph).nodes[node.name].name or f"-> {', '.join(node.outputs)}", node
 
 
 def _fused(graph: Graph) -> Iterator[tuple[str, str]]:
     """The original nodes that are in kernels, each with its fused node."""
-    for name, raw in graph.source.nodes.items():
+    for name, raw in source_of(graph).nodes.items():
         for entry in raw.metadata_props:
             if entry.key == _ORIGIN:
                 yield from ((origin, name) for origin in json.loads(entry.value))

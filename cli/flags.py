@@ -30,7 +30,7 @@ _OWN = "Options"  # the section of a verb's own flags, the first
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-class Choice(click.Choice[str]):
+class SuggestingChoice(click.Choice[str]):
     """A choice whose error suggests a similar value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -158,7 +158,7 @@ def _of_field(field: Field[Any]) -> Callable[[Verb], Verb]:
 
 def _type(field: Field[Any]) -> Any:
     if field.metadata["choices"]:
-        return Choice(field.metadata["choices"])
+        return SuggestingChoice(field.metadata["choices"])
     if field.name == "time_budget":
         return Duration()
     if field.name == "min_gain":

@@ -14,7 +14,8 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError, counted
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load import Source, everywhere, load
+from onnxfuse.load import everywhere, load
+from onnxfuse.load.source import source_of
 from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.document import parsed
@@ -37,7 +38,7 @@ def inspect(name: str) -> Answer:
             if file.read(4) == b"\x7fELF":
                 return _library(Path(name))
     graph = load(show.given() if name == STREAM else name, Options())
-    source: Source = graph.source
+    source = source_of(graph)
     operators = _operators(graph)
     constants = {c for each in everywhere(graph) for c in each.constants.values()}  # each once, as subgraphs share some
     facts = {
@@ -162,7 +163,7 @@ def _types(graph: Graph) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
     """The types of inputs and outputs by name of the node."""
     for node in graph.nodes:
         inputs, outputs = ([_dtype(graph, v) for v in names if v] for names in (node.inputs, node.outputs))
-        yield graph.source.nodes[node.name].name, (inputs, outputs)
+        yield source_of(graph).nodes[node.name].name, (inputs, outputs)
 
 
 def _dtype(graph: Graph, value: str) -> str:

@@ -15,12 +15,12 @@ from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.measure import machine as calibration
 from onnxfuse.measure import ratios
 from onnxfuse.measure.layers import layers_of, times_by_layer
+from onnxfuse.measure.operations import rates
 from onnxfuse.measure.profile import Profile, profile_models
 from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
-from onnxfuse.measure.work import rates
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
+from onnxfuse.runtime.provider import DEVICES, Provider, provider_of
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import targets_of
 
@@ -30,11 +30,11 @@ from .progress import Progress
 from .results import document
 from .tracing import trace_of
 
-__all__ = ["INCONCLUSIVE", "SLOWER", "Measured", "profile"]
+__all__ = ["INCONCLUSIVE", "SLOWER", "ProfileResult", "profile"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProfileResult:
     """The result of `profile`; `verdict` and `said` are about --fail-if-slower; `trace` is one run of each model."""
 
     document: Mapping[str, Any]
@@ -44,10 +44,10 @@ class Measured:
     trace: Mapping[str, Any]
 
 
-def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> Measured:
+def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> ProfileResult:
     """Measure one or two models in turns; with `paged` (a page is written), nodes as well."""
-    gpu = values["target"] == "cuda"
-    provider = gpu_provider("profile", graph=values["cuda_graph"]) if gpu else CPU
+    gpu = values["target"] in DEVICES
+    provider = provider_of(values["target"], "profile", graph=values["cuda_graph"])
     if gpu and (values["level"] != "model" or values["trace"]):
         raise UsageError("profile: on a GPU only whole models are measured", hint="leave out --level and --trace")
     if len(models) > 2:
@@ -129,7 +129,7 @@ def _result(
     peaks: Mapping[str, Any] | None,
     baseline: Ratio | None,
     values: Mapping[str, Any],
-) -> Measured:
+) -> ProfileResult:
     """The result for the first set of sizes, with the times of others; the verdict is the worst of all."""
     found, limit = profiles[0], values["fail_if_slower"]
     words = [
@@ -149,7 +149,7 @@ def _result(
     if slower is not None and word is not None:
         said = f"{word}: {time_of(slower)} of the time, {1.0 + limit:.3g} is allowed"
         lines.append(f"verdict   {said}")
-    return Measured(document("profile", **made), tuple(lines), word, said, trace_of(found, models))
+    return ProfileResult(document("profile", **made), tuple(lines), word, said, trace_of(found, models))
 
 
 def _document(

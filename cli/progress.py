@@ -13,7 +13,7 @@ from typing import Any
 from onnxfuse.errors import between, counted
 
 from . import show
-from .flags import OTHERS, Choice, flag
+from .flags import OTHERS, SuggestingChoice, flag
 from .show import Screen, bytes_text, milliseconds
 
 MODES = ("auto", "plain", "none")
@@ -194,6 +194,6 @@ def progressing(verb: Callable[..., None]) -> Callable[..., None]:
             verb(screen=screen, at=at, **values)
 
     about = "show progress: on terminals in one updated line, as `plain` lines, or not at all"
-    return flag("progress", type=Choice(MODES), default=MODES[0], param="progress_mode", help=about, section=OTHERS)(
-        run
-    )
+    return flag(
+        "progress", type=SuggestingChoice(MODES), default=MODES[0], param="progress_mode", help=about, section=OTHERS
+    )(run)

@@ -34,7 +34,7 @@ def document(command: str, **fields: Any) -> dict[str, Any]:
     return dict(plain(envelope(command) | fields))
 
 
-class File:
+class OutputFile:
     """The output file of a flag, checked before the work starts; without a name nothing is written.
 
     It must not be one of `others`, the files that the verb reads or writes. Raises UsageError and OutputError.
@@ -71,8 +71,8 @@ class ResultFiles:
         json_file, report = values.pop("json_file"), values.pop("report")
         replace = bool(values.pop("overwrite")) if overwrite is None else overwrite
         named = list(others)
-        self.json_file = File("--json-file", json_file, overwrite=replace, others=named)
-        self.report = File("--report", report, overwrite=replace, others=[*named, json_file])
+        self.json_file = OutputFile("--json-file", json_file, overwrite=replace, others=named)
+        self.report = OutputFile("--report", report, overwrite=replace, others=[*named, json_file])
 
     @property
     def paged(self) -> bool:

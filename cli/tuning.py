@@ -13,7 +13,7 @@ from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
 from onnxfuse.report.lock import Alternative, FasterSchedule
-from onnxfuse.runtime.provider import gpu_provider
+from onnxfuse.runtime.provider import provider_of
 
 from .results import Answer, document
 
@@ -22,8 +22,7 @@ _WORST = 5  # most samples that are listed, those with the worst predictions
 
 def tune(model: str, options: Options, tell: Tell, **values: Any) -> Answer:
     """Measure a model; the measurements as a document and as lines."""
-    if options.target == "cuda":
-        gpu_provider("tune")
+    provider_of(options.target, "tune")  # raises DeviceError where this machine has no such device
     found = run(model, options=options, tell=tell, **values)
     return Answer(document("tune", **asdict(found)), tuple(_lines(found)))
 

@@ -10,7 +10,7 @@ from onnxfuse.config import CHECKS, Options
 from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
 
 from . import show
-from .flags import DEBUG, PLANNING, TUNING, Choice, Duration, Percent, common, flag, of_options
+from .flags import DEBUG, PLANNING, TUNING, Duration, Percent, SuggestingChoice, common, flag, of_options
 from .program import verb
 from .progress import Progress, progressing
 
@@ -123,7 +123,7 @@ def _debug() -> bool:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
 @flag(
     "level",
-    type=Choice(["model", "op", "kernel"]),
+    type=SuggestingChoice(["model", "op", "kernel"]),
     default="model",
     help="also measure each node (op), or each kernel",
 )
@@ -147,7 +147,7 @@ def profile(
     """Measure latency: one model, or two in turns."""
     from . import profiling, results
 
-    trace = results.File("--trace", values["trace"], overwrite=values["overwrite"], others=models)
+    trace = results.OutputFile("--trace", values["trace"], overwrite=values["overwrite"], others=models)
     keep = results.ResultFiles(values, others=(*models, trace.path))
     found = profiling.profile(at, models, paged=keep.paged, **values)
     at.finish()
@@ -289,7 +289,12 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 @verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --metric latency -o slow")
 @click.argument("a")
 @click.argument("b")
-@flag("metric", type=Choice(["error", "latency"]), default="error", help="what to look for: wrong numbers, or time")
+@flag(
+    "metric",
+    type=SuggestingChoice(["error", "latency"]),
+    default="error",
+    help="what to look for: wrong numbers, or time",
+)
 @flag("output", default="bisect", metavar="NAME", help="prefix of the files written (default: bisect)")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
 @_threads

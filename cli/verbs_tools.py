@@ -9,7 +9,7 @@ import click
 from onnxfuse.config import option_fields
 
 from . import show
-from .flags import Choice, common, flag, of_options
+from .flags import SuggestingChoice, common, flag, of_options
 from .program import onnxfuse, verb
 from .progress import Progress, progressing
 
@@ -19,7 +19,7 @@ _STREAM = "-"
 @verb("result.json page.html", 'result.json >> "$GITHUB_STEP_SUMMARY"')
 @click.argument("result", metavar="RESULT.json")
 @click.argument("out", required=False)
-@flag("format", type=Choice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
+@flag("format", type=SuggestingChoice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
 @flag("overwrite", is_flag=True, default=False, help="replace an existing page")
 @common(json=False)
 def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
@@ -29,7 +29,7 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
     """
     from . import results
 
-    page = results.File("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
+    page = results.OutputFile("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
     text = results.page_text(results.read_document(result), format, page.path)
     if page.path is None:
         show.data(text.rstrip("\n"))
@@ -92,7 +92,7 @@ def config(as_json: bool, **values: Any) -> None:
 
 
 @verb("info", "gc --max-size 500MB", "export kernels.tar")
-@click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
+@click.argument("action", type=SuggestingChoice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
 @click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
 @flag("max-size", metavar="BYTES", default="1GB", help="size to which `gc` shrinks it (default: 1GB)")
 @of_options(("cache_dir",))
@@ -107,7 +107,7 @@ def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None
 
 
 @verb("bash > ~/.local/share/bash-completion/completions/onnxfuse")
-@click.argument("shell", type=Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+@click.argument("shell", type=SuggestingChoice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
     """Print a script that completes verbs and flags."""
     from click.shell_completion import get_completion_class

@@ -12,10 +12,10 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
+from onnxfuse.runtime.provider import CPU, Provider, provider_of
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import runs_on_gpu, unable
-from onnxfuse.verify import GroupResult, verify_groups, verify_models
+from onnxfuse.verify import GroupVerdict, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict
 
 from .models import dims_of, files, refuse_dims
@@ -25,7 +25,7 @@ from .show import table
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyResult:
     """The result of `verify`; `ok` is None if the models could not be compared."""
 
     document: Mapping[str, Any]
@@ -34,15 +34,17 @@ class Verified:
     message: str
 
 
-def verify(at: Progress, a: str, b: str, **values: Any) -> Verified:
+def verify(at: Progress, a: str, b: str, **values: Any) -> VerifyResult:
     """The verdict on two models."""
-    provider = gpu_provider("verify", graph=values["cuda_graph"], exact=True) if values["target"] == "cuda" else CPU
+    provider = provider_of(values["target"], "verify", graph=values["cuda_graph"], exact=True)
     at.begin("verify")
     with work_folder() as folder:
         return _verified((a, b), files("verify", (a, b), folder), values, provider)
 
 
-def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any], provider: Provider) -> Verified:
+def _verified(
+    names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any], provider: Provider
+) -> VerifyResult:
     refuse_dims("verify", paths[0], names[0], dims_of(values["dim"]), values["inputs"])
     library = library_of(paths[1], values["library"])
     named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
@@ -59,7 +61,7 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
         "provider": provider,
     }
     verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
-    groups: tuple[GroupResult, ...] = ()
+    groups: tuple[GroupVerdict, ...] = ()
     if (values["groups"] or verdict.informational) and library is not None:
         groups = verify_groups(paths[1], library, **settings)
     wrong = [g for g in groups if g.ok is False]
@@ -73,7 +75,7 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
     made = document("verify", models=inputs, targets=isas, **fields)
     left = [f"not verified: {left_out}"] if isas and left_out else []
-    return Verified(made, (*_verdict_lines(verdict, groups), *left), ok, message)
+    return VerifyResult(made, (*_verdict_lines(verdict, groups), *left), ok, message)
 
 
 def _runnable(named: Sequence[str], provider: Provider) -> tuple[list[str], str]:
@@ -87,7 +89,7 @@ def _runnable(named: Sequence[str], provider: Provider) -> tuple[list[str], str]
     return found, "" if found else f"this machine's GPU cannot run kernels for {' and '.join(named)}"
 
 
-def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]:
+def _verdict_lines(verdict: Verdict, groups: Sequence[GroupVerdict]) -> list[str]:
     lines = list(_run_lines(verdict))
     if verdict.tolerance is not None:
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")

@@ -27,7 +27,7 @@ from onnxfuse.plan.price import PriceMemo  # noqa: E402
 from onnxfuse.plan.search.exhaustive import legal_sets  # noqa: E402
 from onnxfuse.plan.search.region import regions_of  # noqa: E402
 from onnxfuse.plan.search.scope import Scope  # noqa: E402
-from onnxfuse.plan.search.select import Choice, cheapest  # noqa: E402
+from onnxfuse.plan.search.select import PricedGroup, cheapest  # noqa: E402
 from onnxfuse.plan.search.space import Space  # noqa: E402
 from scripts.ablation import Watch, files  # noqa: E402
 
@@ -94,7 +94,9 @@ def gaps(name: str, model: Path | bytes, most: int, seen: set[object]) -> Iterat
             continue
         whole = [sum(parts) for parts in zip(*(u for u in unit if u is not None), strict=True)]
         tried = {s: p for s in legal_sets(space, region) if (p := space.seconds(s)) is not None}
-        choices = [Choice(s, sum(a / b for a, b in zip(p, whole, strict=True)) / len(whole)) for s, p in tried.items()]
+        choices = [
+            PricedGroup(s, sum(a / b for a, b in zip(p, whole, strict=True)) / len(whole)) for s, p in tried.items()
+        ]
         found = cheapest(region, choices, space.legal)
         assert found is not None, "gap: the groups of best are among the choices"
         operators = tuple(space.scope.nodes[i].op for i in members(region))

@@ -15,7 +15,7 @@ from onnx.defs import get_all_schemas_with_history
 from onnxfuse.ir.dtype import BOOL, F32, I64, U8, U32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops import own, reduction
+from onnxfuse.ops import contrib, reduction
 from onnxfuse.ops.classify import NodeFacts, node_facts
 from onnxfuse.ops.rows import FAMILIES, ROWS
 from onnxfuse.ops.spec import Row, define, view_of
@@ -41,7 +41,7 @@ class Example:
     others: DType | None = None
 
 
-M = own.MICROSOFT
+M = contrib.MICROSOFT
 CODED = (F32, U8)  # a scale and a zero point
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
 EXAMPLES: dict[str, Example] = {
@@ -208,9 +208,8 @@ def document() -> str:
     """The whole page."""
     parts = [HEAD]
     for family in FAMILIES:
-        parts.append(
-            f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
-        )
+        name = family.__name__.rsplit(".", 1)[-1].replace("_", "-").capitalize()
+        parts.append(f"## {name}\n\n{(family.__doc__ or '').splitlines()[0]}\n")
         parts.append(
             "| Operator | From opset | Kind | Mapping types | Definition of the example |\n|---|---|---|---|---|"
         )

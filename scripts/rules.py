@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from models.networks import NETWORKS, network
 from onnxfuse.config import Options
 from onnxfuse.load import load
-from onnxfuse.rewrite import STEPS, Step, rewrite
+from onnxfuse.rewrite import STEPS, StructuralRule, rewrite
 from onnxfuse.rewrite.idioms import IDIOMS
 from onnxfuse.rewrite.proofs.conditions import CONDITIONS
 from scripts.ablation import row
@@ -65,7 +65,7 @@ def text(fires: str | None = None) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(steps: tuple[Step, ...]) -> list[str]:
+def _table(steps: tuple[StructuralRule, ...]) -> list[str]:
     rows = ["| rule | law | numerics | when |", "| --- | --- | --- | --- |"]
     for s in steps:
         conditions = [*s.when, *(f"assumes {a}" for a in s.assume)]

@@ -13,7 +13,7 @@ from benchmarks.gpu.driver import MOST_DYNAMIC_SHARED, Driver
 from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.elements import from_stored
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.target import Gpu, gpus_of
@@ -86,7 +86,7 @@ class Cuda:
         """Memory of inputs, outputs and scratch, what launches all phases, and arrays for the outputs."""
         image = compiled(device_text(kernel, name), self.target.flags)
         symbols = bound(kernel, [a.shape for a in inputs])
-        here = Places((), np.zeros(1, np.int64), symbols, {})
+        here = Iterations((), np.zeros(1, np.int64), symbols, {})
         outputs = [
             np.empty([int(here.index(e)) for e in p.storage], emulator.in_memory(p.dtype)) for p in kernel.outputs
         ]

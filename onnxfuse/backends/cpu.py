@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.backends.row import Backend
+import numpy as np
+
+from onnxfuse.backends.row import Backend, Packing, ScheduleRequest
 from onnxfuse.build import TILES, build_library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
@@ -14,17 +16,21 @@ from onnxfuse.config import Options
 from onnxfuse.cost import cost_of
 from onnxfuse.cost.fusions import group_seconds
 from onnxfuse.cost.runtime import node_seconds
-from onnxfuse.ir.dtype import BF16
-from onnxfuse.ir.kernel import Kernel, products_of
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
+from onnxfuse.ir.graph import Constant, Decision
+from onnxfuse.ir.kernel import Kernel, Substitutions, products_of
+from onnxfuse.ir.products import HALVES
 from onnxfuse.measure.machine import calibrated
 from onnxfuse.plan import legality
 from onnxfuse.render.cpp import kernel_text, render
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.render.tile_units import tiles_sources
-from onnxfuse.schedule.cpu.scheduler import schedule
+from onnxfuse.schedule.cpu import scheduler
+from onnxfuse.schedule.passes.driver import Check
 from onnxfuse.target import CPUS, Cpu, Target
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
+_LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16
 
 
 def beside(options: Options) -> Mapping[str, Sequence[Target]]:
@@ -41,6 +47,36 @@ def measured(target: Cpu, cache: Cache | None) -> Cpu | None:
 def points(target: Cpu) -> Sequence[Cpu]:
     """One core of a machine, and all."""
     return tuple(replace(target, cores=cores) for cores in dict.fromkeys((1, target.cores)))
+
+
+def schedule(
+    request: ScheduleRequest, target: Cpu, *, check: Check, measured: Substitutions | None = None
+) -> Kernel | Decision:
+    """The kernel, with weights packed and in 16 bits where the request allows it; by Winograd's algorithm or not."""
+    lowered, constants, half = request.lowered, request.constants, None
+    if packs := request.packing is not Packing.NONE:
+        half = half_for(request.options, [constants[v] for v in lowered.inputs if v in constants])
+    return scheduler.schedule(
+        lowered,
+        request.layouts,
+        constants if packs else (),
+        target,
+        half,
+        request.run_weight_bytes,
+        winograd=request.options.winograd is not False,
+        exchange=request.packing is Packing.OWN,
+        check=check,
+        measured=measured,
+    )
+
+
+def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
+    """The 16-bit storage dtype of a group's weights; None for float32, or if their range does not fit."""
+    half = HALVES[options.precision]
+    if half == F16:
+        most = [float(np.abs(w.load()).max(initial=0.0)) for w in weights if w.dtype == F32]
+        return half if all(m == 0.0 or _LEAST <= m <= float(np.finfo(np.float16).max) for m in most) else None
+    return half
 
 
 def headers() -> Sequence[str]:

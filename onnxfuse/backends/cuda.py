@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.backends.row import Backend
+from onnxfuse.backends.row import Backend, ScheduleRequest
 from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.cuda import builder, find_toolchain
-from onnxfuse.config import Options
+from onnxfuse.config import DEVICE_COMPILERS, Options
 from onnxfuse.cost.gpu import cost_of, group_seconds, node_seconds
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.kernel import Kernel, Substitutions
+from onnxfuse.measure.gpu import GpuTimer
 from onnxfuse.plan import legality
 from onnxfuse.render import ort_glue
 from onnxfuse.render.cuda_launch import code_symbol, kernel_text, render
-from onnxfuse.render.ort_glue import Provider, Variant
+from onnxfuse.render.ort_glue import Registration, Variant
 from onnxfuse.render.source import Source
-from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.schedule.gpu import scheduler
+from onnxfuse.schedule.passes.driver import Check
 from onnxfuse.target import CPUS, GPUS, PORTABLE, Gpu, Target, targets_of
 
 TARGETS = (*GPUS.values(), *PORTABLE.values())
-PROVIDER = Provider(
+PROVIDER = Registration(
     '#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::devices, onnxfuse::cuda::suits"
 )
 
@@ -40,6 +43,13 @@ def measured(target: Gpu, cache: Cache | None) -> Gpu | None:
 def points(target: Gpu) -> Sequence[Gpu]:
     """The GPU as it is."""
     return (target,)
+
+
+def schedule(
+    request: ScheduleRequest, target: Gpu, *, check: Check, measured: Substitutions | None = None
+) -> Kernel | Decision:
+    """The kernel; weights stay as they are in the model."""
+    return scheduler.schedule(request.lowered, request.layouts, target, check=check, measured=measured)
 
 
 def support(kernels: Iterable[Kernel], tail: str, flags: tuple[str, ...]) -> Sequence[Source]:
@@ -91,4 +101,6 @@ BACKEND: Backend[Gpu] = Backend(
     registration=registration,
     find_toolchain=find_toolchain,
     build_library=builder(code_symbol),
+    compilers=DEVICE_COMPILERS,
+    timer=GpuTimer,
 )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from onnxfuse.build import Library, Progress, no_progress
+from onnxfuse.build import BuildLibrary
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.config import Options
 from onnxfuse.cost import Cost
-from onnxfuse.cost.nodes import Tensor
-from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.graph import Decision, Node
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.cost.nodes import Call, Tensor
+from onnxfuse.ir.graph import Constant, Decision, Node
+from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.plan.legality import Legality
@@ -28,24 +28,38 @@ T = TypeVar("T", bound=Target)
 T_contra = TypeVar("T_contra", bound=Target, contravariant=True)
 
 
-class Schedule(Protocol[T_contra]):
-    """A lowered group to a kernel for a target; weights may be stored in `half`.
+class Packing(Enum):
+    """How a kernel may store constants: as in the model, as all targets of the library do, or for its target alone."""
 
-    `run_weight_bytes` is the size of all weights of the model, `check` sees the kernel after each step.
+    NONE = "none"
+    SHARED = "shared"
+    OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """A group to be scheduled: its definitions, the layouts of its inputs and outputs, and the model's constants.
+
+    `run_weight_bytes` is the size of all weights of the model. What else a backend's schedules depend on are `options`.
+    """
+
+    lowered: Lowered
+    layouts: Mapping[str, Layout]
+    constants: Mapping[str, Constant]
+    run_weight_bytes: float
+    options: Options
+    packing: Packing
+
+
+class Schedule(Protocol[T_contra]):
+    """A lowered group to a kernel for a target.
+
+    `check` sees the kernel after each step. `measured` has schedule candidates that replace those predicted best; the
+    kernel then lists all candidates.
     """
 
     def __call__(
-        self,
-        lowered: Lowered,
-        layouts: Mapping[str, Layout],
-        constants: Container[str],
-        target: T_contra,
-        half: DType | None,
-        run_weight_bytes: float,
-        *,
-        winograd: bool,
-        exchange: bool,
-        check: Check,
+        self, request: ScheduleRequest, target: T_contra, *, check: Check, measured: Substitutions | None = None
     ) -> Kernel | Decision:
         """The kernel, or why there is none."""
 
@@ -64,22 +78,18 @@ class KernelCost(Protocol[T_contra]):
         """The cost; None where it depends on a symbol that is not given."""
 
 
-class BuildLibrary(Protocol):
-    """Sources and registration code to a library."""
+class NodeSeconds(Protocol[T_contra]):
+    """The predicted seconds of a node of the runtime; `run_weight_bytes`: all weights of the model."""
 
-    def __call__(
-        self,
-        sources: Sequence[Source],
-        glue: Sequence[Source],
-        toolchain: Toolchain,
-        cache: Cache | None,
-        jobs: int,
-        out: Path,
-        time_limit: float | None = None,
-        *,
-        progress: Progress = no_progress,
-    ) -> Library:
-        """The library at `out`; `progress` is called with the number of compiled sources and their total."""
+    def __call__(self, call: Call, target: T_contra, run_weight_bytes: float = 0.0) -> float:
+        """Seconds of one run."""
+
+
+class KernelTimer(Protocol):
+    """Measures kernels on a device of this machine."""
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Seconds of a run of a kernel of known sizes. Raises DeviceError where it cannot be compiled or run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,8 @@ class Backend(Generic[T]):
     `measured` is a target with the numbers of this machine, where they were measured; `points` are those of a target
     that a prediction is made for (its numbers of cores). `beside` has the targets of other backends, by the names of
     these, for which a library has kernels of the same groups too: weights then stay as they are in the model.
+    `compilers` are the values of `--toolchain` that only this backend has. `timer` is for backends whose kernels are
+    measured by themselves on a device; without one they are measured in models of the runtime.
     """
 
     targets: Sequence[T]
@@ -99,7 +111,7 @@ class Backend(Generic[T]):
     points: Callable[[T], Sequence[T]]
     schedule: Schedule[T]
     kernel_cost: KernelCost[T]
-    node_seconds: Callable[..., float]  # of the runtime's own nodes: of a Call on a T, after so many bytes of weights
+    node_seconds: NodeSeconds[T]
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T, float], float]
     kernel_text: Callable[[Kernel], str]  # what tells kernels apart
     render: Callable[[Kernel, str, str, tuple[str, ...]], Source]
@@ -110,3 +122,5 @@ class Backend(Generic[T]):
     registration: Callable[[str, Sequence[Variant]], Sequence[Source]]
     find_toolchain: Callable[[Options, str], Toolchain]  # for an architecture of the host
     build_library: BuildLibrary
+    compilers: tuple[str, ...] = ()
+    timer: Callable[[T], AbstractContextManager[KernelTimer]] | None = None

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.build.resources import Resources
@@ -95,6 +96,24 @@ class _Site:
     start: float
     time_limit: float | None
     stop: threading.Event
+
+
+class BuildLibrary(Protocol):
+    """Sources and registration code to a library."""
+
+    def __call__(
+        self,
+        sources: Sequence[Source],
+        glue: Sequence[Source],
+        toolchain: Toolchain,
+        cache: Cache | None,
+        jobs: int,
+        out: Path,
+        time_limit: float | None = None,
+        *,
+        progress: Progress = no_progress,
+    ) -> Library:
+        """The library at `out`; `progress` is called with the number of compiled sources and their total."""
 
 
 def build_library(

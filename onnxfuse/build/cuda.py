@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from onnxfuse.build import CompileError, Library, Progress, no_progress, nvcc, nvrtc
+from onnxfuse.build import BuildLibrary, CompileError, Library, Progress, no_progress, nvcc, nvrtc
 from onnxfuse.build import build_library as build_host
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.resources import CompileFailed, DeviceCompiler, Image, Resources
@@ -53,7 +53,7 @@ def find_toolchain(options: Options, target: str) -> CudaToolchain:
     return CudaToolchain(**shared | {"identity": f"{host.identity} {device.identity}"}, device=device)
 
 
-def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
+def builder(code_symbol: Callable[[str], str]) -> BuildLibrary:
     """The function that builds libraries; `code_symbol` names the array with the device code of a source."""
 
     def build_library(

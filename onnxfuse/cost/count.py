@@ -9,7 +9,7 @@ from typing import assert_never
 
 from onnxfuse.cost.expressions import index_work, work_of
 from onnxfuse.cost.means import Means
-from onnxfuse.cost.traffic import Access, Run
+from onnxfuse.cost.traffic import Access, EnclosingLoop
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of
@@ -88,7 +88,7 @@ class Counter(Means):
     even: bool  # whether tasks are so many that no thread has longer ones than the others
     dtypes: Mapping[str, DType]
     accesses: list[Access] = field(default_factory=list)
-    loops: list[Run] = field(default_factory=list)
+    loops: list[EnclosingLoop] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     kept: dict[Axis, list[float]] = field(default_factory=dict)  # values of axes that are computed
     vector: Axis | None = None
@@ -111,7 +111,7 @@ class Counter(Means):
             if parts > 1 and split in over:
                 loop = over[split]
                 each = (self.number(loop.end) - self.number(loop.begin)) * self.shares[split] / parts
-                self.loops.append(Run(self.loop_count, loop.axis, parts, max(int(each), 1)))
+                self.loops.append(EnclosingLoop(self.loop_count, loop.axis, parts, max(int(each), 1)))
                 self.loop_count += 1
 
     def _split(self, s: Loop) -> int | None:
@@ -191,7 +191,7 @@ class Counter(Means):
         extent = mine / self.parts[split] if split is not None else mine  # of one task
         step = self.target.lanes if s.kind == "vector" else 1
         trips = ceil(extent / step) if step > 1 else extent
-        run = Run(self.loop_count, s.axis, trips, step, whole if self.even else mine)
+        run = EnclosingLoop(self.loop_count, s.axis, trips, step, whole if self.even else mine)
         self.loop_count += 1
         saved = self.vector, self.carries
         self.loops.append(run)

@@ -50,7 +50,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class BlockTile:
     """A block has `rows` x `columns` of a product, `depth` steps at a time, in `stages` buffers of shared memory.
 
     Warps, or threads where there is no core, stand `high` above each other and `wide` beside each other. The depth is
@@ -93,12 +93,12 @@ class Tile:
         """Elements of a stage of the left side."""
         return self.rows * (self.depth + self.padding)
 
-    def made_pitch(self, *, turned: bool = False) -> int:
-        """From one row of sums to the next, in shared memory; `turned`: they are read down the columns.
+    def made_pitch(self, *, transposed: bool = False) -> int:
+        """From one row of sums to the next, in shared memory; `transposed`: they are read down the columns.
 
         Half a warp stores pairs of four rows of a fragment at once: rows eight banks apart lie in different ones.
         """
-        return self.columns + (PIECE if self.core is None or turned else 2 * PIECE)
+        return self.columns + (PIECE if self.core is None or transposed else 2 * PIECE)
 
     def right(self, *, deep: bool) -> int:
         """Elements of a stage of the right side."""
@@ -125,7 +125,7 @@ def core_of(operand_type: DType, target: Gpu) -> Core | None:
 
 
 @lru_cache(1024)
-def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
+def tiles_of(s: Sizes, target: Gpu) -> tuple[BlockTile, ...]:
     """All tiles of a product that fit a GPU, best first."""
     room = block_shared(target)
     stages = STAGES if target.capability >= COPIES_SINCE else STAGES[:1]
@@ -133,7 +133,7 @@ def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
     return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
 
 
-def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[Tile]:
+def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[BlockTile]:
     """Every combination of parameters."""
     splits = [n for n in SPLITS if n == 1 or (s.depth // n >= FEWEST_STEPS * STEPS[0] and not s.depth % (n * STEPS[0]))]
     warps = ((1, 4), (2, 2), (4, 1), (2, 4), (4, 2)) if core is not None else ((8, 16), (16, 8), (16, 16))
@@ -145,10 +145,10 @@ def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[T
                 for step in STEPS:
                     for stages in all_stages:
                         for split in splits:
-                            yield Tile(rows, columns, step, high, wide, stages, split, s.dtype, core)
+                            yield BlockTile(rows, columns, step, high, wide, stages, split, s.dtype, core)
 
 
-def _fits(t: Tile, s: Sizes, shared: int) -> bool:
+def _fits(t: BlockTile, s: Sizes, shared: int) -> bool:
     """Whether a block may have what a tile takes, and the tile is no larger than needed."""
     steps = -(-s.depth // t.splits // t.depth)
     small = t.stages - 1 <= steps and (t.splits == 1 or s.depth % (t.splits * t.depth) == 0)
@@ -156,7 +156,7 @@ def _fits(t: Tile, s: Sizes, shared: int) -> bool:
     return room and small and t.sums >= PIECE
 
 
-def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
+def seconds_of(s: Sizes, t: BlockTile, target: Gpu) -> float:
     """Predicted seconds of a product, boundaries included."""
     batch, rows = s.batch or 1, s.rows or USUAL
     blocks = batch * -(-rows // t.rows) * -(-s.columns // t.columns) * t.splits
@@ -182,7 +182,7 @@ def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
     return taken
 
 
-def _step(s: Sizes, t: Tile, target: Gpu) -> float:
+def _step(s: Sizes, t: BlockTile, target: Gpu) -> float:
     """Seconds of a step of one block, of what is slowest of it, if nothing else is on its multiprocessor."""
     rate = (target.tensor_gflops * BY_CORES if t.core is not None else target.gflops * REACHED) * 1e9 / target.sms
     products = 2 * t.rows * t.columns * t.depth

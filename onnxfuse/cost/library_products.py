@@ -18,11 +18,11 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Axis
 from onnxfuse.ir.launch import Activation
-from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Load, Scalar, variable
 
 SAMPLES = np.linspace(-6.0, 6.0, 97)
 APART = 1e-4  # from an activation: constants may be rounded to 16 bits; both forms of GELU are 4.7e-4 apart
-MARK = Load("%core", (), F32)
+MARK = variable("%core", F32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
+from onnxfuse.ops.traits import is_view_by_name
 
 VIEW = "view"
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
@@ -68,7 +69,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class NodeWork:
     """What a node does: operations of a kind (a multiply-add is two), and how often it moves all that it touches.
 
     `nodes` counts those that put an image into blocks of channels and back too.
@@ -80,12 +81,13 @@ class Work:
     nodes: int = 1
 
 
-def work_of(call: Call) -> Work:
+def work_of(call: Call) -> NodeWork:
     """What a node does. Of operators that nobody measured: something cheap for each element."""
     special = _SPECIAL.get(call.op)
     if special is not None:
         return special(call)
-    return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
+    kind = _KIND_OF.get(call.op) or (VIEW if is_view_by_name(call.op) else "cheap")
+    return NodeWork(kind, float(max((t.elements for t in call.outputs), default=0)))
 
 
 # Kinds of operators ---------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added t
 
 _OPERATORS = {
     "cheap": "Relu BatchNormalization ImageScaler Affine BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift EyeLike",
-    VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
+    VIEW: "Shape Size ConstantOfShape Range",
     "moderate": "Div Reciprocal Sqrt Mod Floor Ceil Round LeakyRelu HardSigmoid PRelu ThresholdedRelu Shrink Sign",
     "exponential": "Exp Sigmoid Tanh ScaledTanh Swish QuickGelu",
     "error function": "Erf Gelu BiasGelu FastGelu HardSwish",
@@ -124,7 +126,7 @@ _OPERATORS = {
 _KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
 
 
-def _product(call: Call) -> Work:
+def _product(call: Call) -> NodeWork:
     """A product of matrices: two operations for each column, row and step."""
     left, right = call.inputs[0], call.inputs[3 if call.op in _CODES else 1]
     assert left is not None and right is not None
@@ -132,35 +134,37 @@ def _product(call: Call) -> Work:
     out = call.outputs[0]
     operations = 2.0 * out.elements * depth
     if left.dtype.bytes == 1:
-        return Work("product of codes", operations)
+        return NodeWork("product of codes", operations)
     if len(right.shape) > 2 and len(out.shape) > 1:
-        return Work("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
+        return NodeWork("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
     rows = out.elements // max(out.shape[-1], 1) if out.shape else 1
-    return Work("product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations)
+    return NodeWork(
+        "product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations
+    )
 
 
-def _einsum(call: Call) -> Work:
+def _einsum(call: Call) -> NodeWork:
     """Of a product of i x k by k x j the steps are the root of what all three tensors multiply to."""
     steps = prod(t.elements for t in (*call.read, *call.outputs)) ** 0.5
-    return Work("product batched", 2.0 * steps)
+    return NodeWork("product batched", 2.0 * steps)
 
 
-def _convolution(call: Call) -> Work:
+def _convolution(call: Call) -> NodeWork:
     """A convolution by what its window is, and how many channels it reads for each that it makes."""
     image, weights, out = call.inputs[0], call.inputs[3 if call.op in _CODES else 1], call.outputs[0]
     assert image is not None and weights is not None
     groups = call.attrs.get("group", 1)
     window = prod(weights.shape[2:])
     if call.op == "ConvTranspose":
-        return Work("convolution transposed", 2.0 * image.elements * prod(weights.shape[1:]))
+        return NodeWork("convolution transposed", 2.0 * image.elements * prod(weights.shape[1:]))
     operations = 2.0 * out.elements * prod(weights.shape[1:])
     if image.dtype.bytes == 1:
-        return Work("convolution of codes", operations)
+        return NodeWork("convolution of codes", operations)
     if groups == 1 and len(weights.shape) == 4:
         operations *= -(-weights.shape[0] // _BLOCK) * _BLOCK / max(weights.shape[0], 1)
     if groups != 1 and weights.shape[1] == 1 and len(weights.shape) == 4:
         operations += _EACH * max(image.elements, out.elements)
-    return Work(f"convolution {_window(weights, groups, window)}", operations)
+    return NodeWork(f"convolution {_window(weights, groups, window)}", operations)
 
 
 def _window(weights: Tensor, groups: object, window: int) -> str:
@@ -174,7 +178,7 @@ def _window(weights: Tensor, groups: object, window: int) -> str:
     return "1x1" if window == 1 else "3x3" if window <= 9 else "large"
 
 
-def _pooling(call: Call) -> Work:
+def _pooling(call: Call) -> NodeWork:
     """An operation for each element of each window, and some for each element of both images.
 
     Images of whole blocks of channels are put into blocks and back, by which all bytes are moved three times; windows
@@ -185,55 +189,55 @@ def _pooling(call: Call) -> Work:
     shape = call.attrs.get("kernel_shape")
     blocks = image.dtype.floating and len(image.shape) == 4 and image.shape[1] % _BLOCK == 0
     if not blocks and not isinstance(shape, tuple):
-        return Work("reduction", float(image.elements))
+        return NodeWork("reduction", float(image.elements))
     window = prod(map(int, shape)) if isinstance(shape, tuple) else image.elements / max(out.elements, 1)
     read, made = (_IN_BLOCKS, _IN_BLOCKS) if blocks else (_EACH_READ, _EACH_WINDOW)
     operations = out.elements * (window + made) + read * image.elements
-    return Work("pooling", float(operations), *((_TURNED, 3) if blocks else ()))
+    return NodeWork("pooling", float(operations), *((_TURNED, 3) if blocks else ()))
 
 
-def _reduction(call: Call) -> Work:
+def _reduction(call: Call) -> NodeWork:
     """An operation for each element that is read; by whether those side by side become one."""
     image = call.inputs[0]
     assert image is not None
     out = call.outputs[0]
     kept = bool(out.shape) and bool(image.shape) and out.shape[-1] == image.shape[-1] != 1
     outer = "extreme outer" if call.op in ("ReduceMax", "ReduceMin") else "reduction outer"
-    return Work(outer, float(image.elements)) if kept else Work("reduction", _with_rows(image))
+    return NodeWork(outer, float(image.elements)) if kept else NodeWork("reduction", _with_rows(image))
 
 
-def _gathered(call: Call) -> Work:
+def _gathered(call: Call) -> NodeWork:
     """An element each; blocks that follow the axis go at once."""
     image, out = call.inputs[0], call.outputs[0]
     assert image is not None
     axis = call.attrs.get("axis", 0)
     last = bool(image.shape) and axis in (-1, len(image.shape) - 1)
-    return Work("gather inner" if last else "gather", float(out.elements))
+    return NodeWork("gather inner" if last else "gather", float(out.elements))
 
 
-def _scattered(call: Call) -> Work:
+def _scattered(call: Call) -> NodeWork:
     """An update each: of ScatterElements an element, of ScatterND a slice, whose elements go at once."""
     places, updates = call.inputs[1:3]
     assert places is not None and updates is not None
     if call.op == "ScatterElements":
-        return Work("scatter", _ELEMENT * updates.elements)
-    return Work("scatter", places.elements / max(prod(places.shape[-1:]), 1) + _IN_SLICE * updates.elements)
+        return NodeWork("scatter", _ELEMENT * updates.elements)
+    return NodeWork("scatter", places.elements / max(prod(places.shape[-1:]), 1) + _IN_SLICE * updates.elements)
 
 
-def _arithmetic(call: Call) -> Work:
+def _arithmetic(call: Call) -> NodeWork:
     """One operation for each element; the runtime's own loops over large integers are slower."""
     out = call.outputs[0]
     wide = not out.dtype.floating and out.dtype.bytes == 8
-    return Work("integer" if wide else "cheap", float(out.elements))
+    return NodeWork("integer" if wide else "cheap", float(out.elements))
 
 
-def _rows(kind: str) -> Callable[[Call], Work]:
+def _rows(kind: str) -> Callable[[Call], NodeWork]:
     """Something for each element that is read, and for each row of them."""
 
-    def work(call: Call) -> Work:
+    def work(call: Call) -> NodeWork:
         image = call.inputs[0]
         assert image is not None
-        return Work(kind, _with_rows(image))
+        return NodeWork(kind, _with_rows(image))
 
     return work
 
@@ -242,46 +246,46 @@ def _with_rows(image: Tensor) -> float:
     return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
 
 
-def _embedded(call: Call) -> Work:
+def _embedded(call: Call) -> NodeWork:
     """The same of rows that are made: sums of rows of tables."""
-    return Work("normalization", _with_rows(call.outputs[0]))
+    return NodeWork("normalization", _with_rows(call.outputs[0]))
 
 
-def _cumulated(call: Call) -> Work:
+def _cumulated(call: Call) -> NodeWork:
     """Something for each element, and for each run of those behind the axis, which go at once."""
     image, axes = call.inputs[0], call.input(1)
     assert image is not None
     at = axes.ints[0] if axes is not None and axes.ints else -1
     run = prod(image.shape[at:][1:]) if at >= -len(image.shape) else 1
-    return Work("cumulation", image.elements + _EACH_RUN * image.elements / max(run, 1))
+    return NodeWork("cumulation", image.elements + _EACH_RUN * image.elements / max(run, 1))
 
 
-def _softmax(call: Call) -> Work:
+def _softmax(call: Call) -> NodeWork:
     """Something for each element; along another axis than the last one, the runtime turns the tensor round."""
     image = call.inputs[0]
     assert image is not None
     axis = call.attrs.get("axis", -1)
     last = axis in (-1, len(image.shape) - 1)
-    return Work("softmax", _with_rows(image)) if last else Work("softmax inner", float(image.elements))
+    return NodeWork("softmax", _with_rows(image)) if last else NodeWork("softmax inner", float(image.elements))
 
 
-def _power(call: Call) -> Work:
+def _power(call: Call) -> NodeWork:
     """Something for each element; by a constant 2 or 3 it is multiplied."""
     exponent = call.input(1)
     multiplied = exponent is not None and exponent.ints in ((2,), (3,))
-    return Work("moderate" if multiplied else "power", float(call.outputs[0].elements))
+    return NodeWork("moderate" if multiplied else "power", float(call.outputs[0].elements))
 
 
-def _resize(call: Call) -> Work:
+def _resize(call: Call) -> NodeWork:
     """Something for each element that is made, by mode."""
-    return Work(f"resize {_mode(call, 'nearest')}", float(call.outputs[0].elements))
+    return NodeWork(f"resize {_mode(call, 'nearest')}", float(call.outputs[0].elements))
 
 
-def _sample(call: Call) -> Work:
+def _sample(call: Call) -> NodeWork:
     """The same; for linear interpolation padded with zeros the runtime computes places once for all channels."""
     mode = _mode(call, "linear").removeprefix("bi")
     once = mode == "linear" and call.attrs.get("padding_mode", "zeros") in ("zeros", b"zeros")
-    return Work(f"sample {mode}{' zeros' * once}", float(call.outputs[0].elements))
+    return NodeWork(f"sample {mode}{' zeros' * once}", float(call.outputs[0].elements))
 
 
 def _mode(call: Call, usual: str) -> str:
@@ -289,11 +293,11 @@ def _mode(call: Call, usual: str) -> str:
     return mode.decode() if isinstance(mode, bytes) else str(mode)
 
 
-def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Callable[[Call], Work]]]:
+def _each(function: Callable[[Call], NodeWork], ops: str) -> Iterator[tuple[str, Callable[[Call], NodeWork]]]:
     return ((op, function) for op in ops.split())
 
 
-_SPECIAL: dict[str, Callable[[Call], Work]] = dict(
+_SPECIAL: dict[str, Callable[[Call], NodeWork]] = dict(
     (
         *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
         ("Einsum", _einsum),

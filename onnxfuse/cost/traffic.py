@@ -17,7 +17,7 @@ REUSABLE = 0.75  # share of a cache that keeps data until it is used again
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EnclosingLoop:
     """A loop around a statement: how often it runs, and by how much its axis grows each time."""
 
     number: int  # the same loop has the same number
@@ -35,14 +35,14 @@ class Access:
     offset: Index  # in loop axes
     elements: float
     bytes: int  # of one element
-    loops: tuple[Run, ...]
+    loops: tuple[EnclosingLoop, ...]
     stores: bool = False
     apart: int = 1  # distance from one of them to the next
     places: int = 1  # as many more at constant distances, of which the largest is
     spread: int = 0
     early: bool = False  # prefetched for another iteration: it takes room, and is fetched once for both
 
-    def runs_with(self, run: Run) -> bool:
+    def runs_with(self, run: EnclosingLoop) -> bool:
         """Whether other elements are touched in other iterations of a loop."""
         return run.axis in axes_of(self.offset)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.emit.body import Body, body
-from onnxfuse.emit.model import Emitted, Library, copied, emit
+from onnxfuse.emit.model import Emitted, LibraryEntry, copied, emit
 from onnxfuse.emit.names import domain, identity
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.staged import Staged, refuse_existing
@@ -13,7 +13,7 @@ __all__ = [
     "Body",
     "Emitted",
     "Fused",
-    "Library",
+    "LibraryEntry",
     "Planned",
     "Staged",
     "body",

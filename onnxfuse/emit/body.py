@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.emit.blocks import in_blocks
+from onnxfuse.emit.block_transposes import in_blocks
 from onnxfuse.emit.legal import legal
 from onnxfuse.emit.spell import Spelling, refused
 from onnxfuse.ir.dtype import BF16, F32, I64, DType

@@ -19,7 +19,7 @@ from onnxfuse.ir.index import Symbol
 from onnxfuse.ir.layout import Shape
 from onnxfuse.load.inline import defined, free_names
 from onnxfuse.load.names import rename
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource, source_of
 from onnxfuse.runtime.graphs import graphs
 
 _CALL = "\0fused"  # domain of the placeholders of groups while nodes are sorted
@@ -125,7 +125,7 @@ def _live(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _kept(
-    node: Node, graph: Graph, source: Source, bodies: Mapping[str, onnx.GraphProto], *, nested: bool
+    node: Node, graph: Graph, source: ModelSource, bodies: Mapping[str, onnx.GraphProto], *, nested: bool
 ) -> onnx.NodeProto:
     """A node that stays with the runtime; `nested`: it is in a subgraph, where nodes keep the names of the model."""
     raw = node.raw if node.raw is not None else source.nodes.get(node.name)
@@ -150,7 +150,7 @@ def _call(f: Fused, graph: Graph, weights: Weights, emission: Emission) -> onnx.
     node = onnx.NodeProto(op_type=f.op, domain=emission.domain, name=name, input=inputs)
     node.output.extend(p.value for p in f.kernel.outputs)
     if relies_on(f, graph, emission.repeated):
-        node.attribute.append(fallback(f.body, graph.source.opsets))
+        node.attribute.append(fallback(f.body, source_of(graph).opsets))
     set_metadata(node, origin=json.dumps(origin))
     return node
 
@@ -180,7 +180,7 @@ def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) 
     proto.quantization_annotation.extend(kept)
 
 
-def fix_extents(info: onnx.ValueInfoProto, graph: Graph, source: Source) -> None:
+def fix_extents(info: onnx.ValueInfoProto, graph: Graph, source: ModelSource) -> None:
     """Make dimensions that the user fixed static in a value_info: the kernels are valid for no other size."""
     have = graph.types.get(info.name)
     if not source.dims or have is None or not info.type.HasField("tensor_type"):

@@ -15,7 +15,7 @@ from onnxfuse.emit.proto import node_proto
 from onnxfuse.emit.spell import stored
 from onnxfuse.ir.graph import Constant, Graph, Node
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import source_of
 
 _IR = 8
 
@@ -46,7 +46,7 @@ def of_kernel(
 
 def of_node(node: Node, graph: Graph, shapes: Mapping[str, tuple[int, ...]], copies: int, path: Path) -> None:
     """Write a model of a node that stays with the runtime, for these shapes of its inputs and outputs."""
-    source: Source = graph.source
+    source = source_of(graph)
     raw = node.raw if node.raw is not None else source.nodes.get(node.name)
     types = {v: t for v in shapes if (t := graph.types[v]) is not None}
     infos = {v: helper.make_tensor_value_info(v, types[v].dtype.onnx, shapes[v]) for v in types}

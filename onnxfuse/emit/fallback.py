@@ -17,6 +17,7 @@ from onnxfuse.emit.proto import node_proto
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Symbol, symbols_of
+from onnxfuse.load.source import source_of
 from onnxfuse.runtime.entries import FALLBACK
 
 _IR = 8  # of the smallest runtime that runs kernels, and every opset
@@ -27,7 +28,7 @@ def repeated(graph: Graph) -> frozenset[Symbol]:
 
     Where the model computes with a size (Shape, Size), no body knows whose it was, so that unequal ones are refused.
     """
-    return frozenset(s for s, n in _uses(graph, graph.inputs).items() if n > 1 and s not in graph.source.read)
+    return frozenset(s for s, n in _uses(graph, graph.inputs).items() if n > 1 and s not in source_of(graph).read)
 
 
 def relies_on(f: Fused, graph: Graph, symbols: Iterable[Symbol]) -> bool:

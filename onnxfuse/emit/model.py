@@ -18,7 +18,7 @@ from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.load.names import rename
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.wire import Buffer, key_of, slim
 
@@ -26,7 +26,7 @@ _IR_WITH_FUNCTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class LibraryEntry:
     """The kernel library as the model's metadata describes it; `path` and `manifest` are relative to the model."""
 
     domain: str
@@ -57,7 +57,7 @@ class Emitted:
         return sum(w.bytes for w in self.weights)
 
 
-def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Planned, ...] = ()) -> Emitted:
+def emit(plan: Plan, fused: Sequence[Fused], library: LibraryEntry, inner: tuple[Planned, ...] = ()) -> Emitted:
     """The model in which every group of `fused` is one node; other groups of the plan stay unfused.
 
     `inner` are the planned subgraphs of its nodes.
@@ -99,7 +99,7 @@ def _of(body: onnx.ModelProto, weights: Weights) -> Emitted:
     return Emitted(body, tuple(w for w in weights.large if w.key in stubs), weights.blob, was_external=False)
 
 
-def copied(source: Source) -> Emitted:
+def copied(source: ModelSource) -> Emitted:
     """The loaded model unchanged, where there is nothing to optimize."""
     proto = onnx.ModelProto.FromString(slim(source.data))
     weights = Weights(source)
@@ -126,7 +126,7 @@ def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -
 # The rest of the model ------------------------------------------------------------------------------------------------
 
 
-def _frame(source: Source, graph: Graph) -> onnx.ModelProto:
+def _frame(source: ModelSource, graph: Graph) -> onnx.ModelProto:
     """The loaded model without nodes, types and initializers, except initializers that are inputs too."""
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)

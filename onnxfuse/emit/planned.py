@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.emit.body import Body
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Planned:
         return bool(self.fused) or any(i.changes for i in self.inner)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ModelSource:
         """The loaded model or subgraph."""
-        source: Source = self.plan.graph.source
+        source = source_of(self.plan.graph)
         return source

@@ -18,7 +18,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import PLAIN, Layout
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime.wire import THRESHOLD, Buffer, key_of, make_stub
 
@@ -45,7 +45,7 @@ class Weights:
     subgraphs. `shared`: constants made by rewrites are deduplicated by digest, since two subgraphs may make the same.
     """
 
-    def __init__(self, source: Source, *, shared: bool = False, main: Weights | None = None) -> None:
+    def __init__(self, source: ModelSource, *, shared: bool = False, main: Weights | None = None) -> None:
         self.source = source
         self.moved = False  # whether some tensor was in an external data file
         self._main = main or self

@@ -123,7 +123,7 @@ def simplify(x: Scalar) -> Scalar:
             return _beyond(node)
         left = tuple(g for g, s in zip(node.guards, states, strict=True) if s is None)
         if len(left) == len(node.guards):
-            return turned(node) if isinstance(node, Load) else None
+            return rolled(node) if isinstance(node, Load) else None
         if isinstance(node, FromIndex):
             return FromIndex(node.index, node.dtype, left)
         otherwise = simplify(node.otherwise) if left and node.otherwise is not None else None
@@ -132,7 +132,7 @@ def simplify(x: Scalar) -> Scalar:
     return rebuild(x, go, lambda i: i)
 
 
-def turned(x: Load) -> Load | None:
+def rolled(x: Load) -> Load | None:
     """A roll (two pieces of a tensor joined around the end of an axis) as one load modulo the extent.
 
     The first piece is read at i + b where 0 <= i < a, the second one at i - a where 0 <= i - a < b: together that is

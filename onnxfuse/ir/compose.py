@@ -48,7 +48,7 @@ def index_size(x: Scalar) -> int:
 
 def loads(x: Scalar) -> Iterator[Load]:
     """Every distinct tensor load inside x (variables excluded), not those behind loaded indices."""
-    return (n for n in walk(x) if isinstance(n, Load) and not n.source.startswith("%"))
+    return (n for n in walk(x) if isinstance(n, Load) and not n.variable)
 
 
 def elements_read(x: object) -> Iterator[Load]:
@@ -174,7 +174,7 @@ def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
         assert node.otherwise is not None
         otherwise = inline(node.otherwise, producers)
         if isinstance(value, Load) and not value.guards:
-            return Load(value.source, value.index, value.dtype, node.guards, otherwise)
+            return replace(value, guards=node.guards, otherwise=otherwise)
         return Apply("select", (in_guards(node.guards), guarded(value, node.guards), otherwise), node.dtype)
 
     return rebuild(x, go, lambda i: i)
@@ -199,7 +199,7 @@ def inside(guards: tuple[Guard, ...], x: Scalar, otherwise: Scalar) -> Scalar:
     if not guards:
         return x
     if isinstance(x, Load) and not x.guards:
-        return Load(x.source, x.index, x.dtype, guards, cast(otherwise, x.dtype))
+        return replace(x, guards=guards, otherwise=cast(otherwise, x.dtype))
     return apply("select", in_guards(guards), x, cast(otherwise, x.dtype))
 
 
@@ -262,7 +262,8 @@ def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Cons
             return numbers[n.source]
         guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in n.guards)
         otherwise = with_sources(n.otherwise, names, numbers) if n.otherwise is not None else None
-        return Load(names.get(n.source, n.source), tuple(map(on_index, n.index)), n.dtype, guards, otherwise)
+        source = names.get(n.source, n.source)
+        return Load(source, tuple(map(on_index, n.index)), n.dtype, guards, otherwise, variable=n.variable)
 
     def on_atom(a: Atom) -> Index | None:
         if not isinstance(a, Loaded) or a.source not in names:

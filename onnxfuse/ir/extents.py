@@ -285,9 +285,29 @@ def offset_of(symbol: Symbol) -> tuple[Atom, int, int] | None:
     return terms[0][0][0], terms[1][1] if len(terms) == 2 else 0, terms[0][1]
 
 
+_ANONYMOUS = "?"  # begins the names of dimensions that a model leaves without one
+
+
+def anonymous(value: str, axis: int) -> str:
+    """The name of a dimension that has none in the model.
+
+    >>> anonymous("x", 2), place_of(anonymous("x", 2)), place_of("batch")
+    ('?x_2', ('x', 2), None)
+    """
+    return f"{_ANONYMOUS}{value}_{axis}"
+
+
+def place_of(name: str) -> tuple[str, int] | None:
+    """The value and axis of a dimension that has no name in the model; None for the name of another."""
+    if not name.startswith(_ANONYMOUS):
+        return None
+    value, _, axis = name.removeprefix(_ANONYMOUS).rpartition("_")
+    return value, int(axis)
+
+
 def sizing(extents: Iterable[Index]) -> str:
     """Advice for making extents static: options that fix their named symbols; empty without such symbols."""
     names = sorted({s.name for e in extents for s in symbols_of(expanded(e))})
-    given = not any(name.startswith("?") for name in names)  # prefix of symbols that the loader made up
+    given = all(place_of(name) is None for name in names)
     flags = [f"--dim {name}=N" for name in names] if given else ["--input-shape"]
     return f"give {' '.join(flags)}" if names else ""

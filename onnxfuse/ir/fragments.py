@@ -79,14 +79,14 @@ def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, rig
     `step` consecutive k are interleaved in a lane.
     """
     vectors, lane = width // lanes, Index.of(lane_of(lanes))
-    held, panel, made = (Index.of(register_of(n)) for n in (rows * step, vectors * step, rows * vectors))
+    register, panel, made = (Index.of(register_of(n)) for n in (rows * step, vectors * step, rows * vectors))
     step_, across = Index.of(step), Index.of(vectors)
     return Core(
         f"register_tile_{rows}x{width}x{step}",
         rows,
         width,
         step,
-        Fragment(left, lanes, rows * step, floor_div(held, step_), modulo(held, step_)),
+        Fragment(left, lanes, rows * step, floor_div(register, step_), modulo(register, step_)),
         Fragment(right, lanes, vectors * step, modulo(panel, step_), floor_div(panel, step_) * lanes + lane),
         Fragment(sums, lanes, rows * vectors, floor_div(made, across), modulo(made, across) * lanes + lane),
     )
@@ -95,7 +95,7 @@ def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, rig
 def tile_unit(rows: int, columns: int, depth: int, step: int, left: DType, right: DType, sums: DType) -> Core:
     """A matrix unit like AMX: a lane is a row of its tile registers, `step` consecutive k are interleaved."""
     high = depth // step
-    held, panel, made = (Index.of(register_of(n)) for n in (depth, columns * step, columns))
+    register, panel, made = (Index.of(register_of(n)) for n in (depth, columns * step, columns))
     here, deep = Index.of(lane_of(rows)), Index.of(lane_of(high))
     step_ = Index.of(step)
     return Core(
@@ -103,7 +103,7 @@ def tile_unit(rows: int, columns: int, depth: int, step: int, left: DType, right
         rows,
         columns,
         depth,
-        Fragment(left, rows, depth, here, held),
+        Fragment(left, rows, depth, here, register),
         Fragment(right, high, columns * step, deep * step + modulo(panel, step_), floor_div(panel, step_)),
         Fragment(sums, rows, columns, here, made),
     )

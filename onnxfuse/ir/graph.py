@@ -159,7 +159,7 @@ class Graph:
     constants: Mapping[str, Constant]
     known: Mapping[str, tuple[Index, ...]]
     opset: int
-    source: Any = None
+    source: object = None
 
     def producers(self) -> dict[str, Node]:
         """The node that produces each value."""

@@ -150,7 +150,7 @@ class Common(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table(_Value):
+class IndexTable(_Value):
     """A table of integer constants; equal tables have equal names."""
 
     values: tuple[int, ...]
@@ -168,7 +168,7 @@ class Table(_Value):
 class Entry(_Value):
     """Element `at` of a table, which is in range for all values of `at`."""
 
-    table: Table
+    table: IndexTable
     at: Index
 
     def __repr__(self) -> str:
@@ -558,7 +558,7 @@ def common(a: Index, b: Index) -> Index:
     return Index.of(Common(*sorted((a, b), key=repr)))
 
 
-def entry(table: Table, at: Index) -> Index:
+def entry(table: IndexTable, at: Index) -> Index:
     """Element `at` of a table, simplified."""
     n = at.constant
     varies = n is None and len(set(table.values)) > 1

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Loaded, Symbol, Table, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import PRODUCTS, Product, Unit
+from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
@@ -79,7 +79,8 @@ class Loop:
     (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
     `carries`: the number of vector accumulators per reduction (0: no vector accumulators); and for serial loops in a
     vector loop `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one); and
-    for loops over lanes `matrices`: one instruction of the warp that does the same.
+    for loops over lanes `matrices`: one instruction of the warp that does the same; and for vector loops in a thread
+    `loads` and `stores`: the accesses that are wide, the others being element by element.
     """
 
     axis: Axis
@@ -91,6 +92,8 @@ class Loop:
     carries: int = 0
     together: int = 0
     matrices: MatrixLoad | None = None
+    loads: tuple[WideAccess, ...] = ()
+    stores: tuple[WideAccess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ class Let:
 class Store:
     """buffer[offset] = value, converted to the type of the buffer; `stream`: a non-temporal store.
 
-    `behind` are more values per lane, stored interleaved. In a vector loop lanes are contiguous unless `scattered`.
+    `behind` are more values per lane, stored interleaved. In a vector loop lanes are contiguous unless `scattered`. In
+    a thread `copied` says that the bits of a 16-bit float are copied, without a conversion to float32 and back.
     """
 
     buffer: str
@@ -149,6 +153,7 @@ class Store:
     stream: bool = False
     behind: tuple[Scalar, ...] = ()
     scattered: bool = False
+    copied: bool = False
 
     @property
     def values(self) -> tuple[Scalar, ...]:
@@ -297,8 +302,11 @@ class Computed:
     value: Index
 
 
+Substitutions: TypeAlias = tuple[tuple[str, str], ...]  # names of schedule candidates: predicted best, replacement
+
+
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RankedSchedules:
     """Candidate schedules of the same computation with their predicted seconds; the first was chosen."""
 
     candidates: tuple[tuple[str, float], ...]
@@ -319,7 +327,9 @@ class Kernel:
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # have to be nonnegative: checked at launch, before anything is read
     legal: bool = False  # whether `legalize` has run
-    choices: tuple[Choice, ...] = field(default=(), compare=False)  # candidates that were compared for its phases
+    choices: tuple[RankedSchedules, ...] = field(
+        default=(), compare=False
+    )  # candidates that were compared for its phases
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -343,13 +353,13 @@ def in_slots(phase: Phase) -> bool:
     return any(s is None for s in sizes) or sum((s or 0) * ELEMENT for s in sizes) > STACK_BYTES
 
 
-def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
+def products_of(kernels: Iterable[Kernel]) -> tuple[ProductKind, ...]:
     """The kinds of register tiles that kernels use, in the order of their table."""
     found = {s.core.product for k in kernels for s in all_statements(k) if isinstance(s, Tile)}
     return tuple(p for p in PRODUCTS if p in found)
 
 
-def tables(kernel: Kernel) -> tuple[Table, ...]:
+def tables(kernel: Kernel) -> tuple[IndexTable, ...]:
     """The constant tables that a kernel uses, without duplicates, sorted by name."""
     entries = (a for e in _parts(kernel.phases) if isinstance(e, Index) for a in atoms(e) if isinstance(a, Entry))
     found = {a.table.name: a.table for a in entries}

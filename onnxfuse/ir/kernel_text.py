@@ -28,7 +28,7 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -77,16 +77,16 @@ def _phase(phase: Phase) -> Iterator[str]:
     splits = ", ".join(
         f"{s.first!r} to {s.last!r} of {s.extent!r}{f' by {s.step}' if s.step > 1 else ''}" for s in phase.splits
     )
-    few = ", a task for each core" if phase.few else ""
+    few = ", one task per core" if phase.few else ""
     yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
     if phase.rows is not None:
-        yield f"  all run over {phase.rows[0]!r}, {phase.rows[1]} at a time"
+        yield f"  row window over {phase.rows[0]!r}, {phase.rows[1]} rows"
     if phase.slots:
-        yield "  local buffers lie in slots of the run's memory"
+        yield "  local buffers in slots of scratch memory"
     if phase.matrix_unit is not None:
-        yield f"  the unit {phase.matrix_unit[0].name} is set up for {phase.matrix_unit[1]} rows"
+        yield f"  configure {phase.matrix_unit[0].name} for {phase.matrix_unit[1]} rows"
     if phase.streams:
-        yield "  what is streamed is waited for"
+        yield "  fence after non-temporal stores"
     if phase.launch is not None:
         yield f"  {_launch(phase.launch)}"
     if phase.library is not None:
@@ -96,16 +96,19 @@ def _phase(phase: Phase) -> Iterator[str]:
 
 
 def _launch(launch: Launch) -> str:
-    together = ", at a time" if launch.cooperative else ""
+    together = ", cooperative" if launch.cooperative else ""
     size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
     resident = f", {launch.resident} resident" if launch.resident else ""
-    return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
+    return f"launch {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
 
 
 def _library(p: LibraryProduct) -> str:
-    turned, added = (" turned" if p.turned else ""), "".join(f" + {name}" for name in (p.bias, p.residual) if name)
+    transposed, added = (
+        (" transposed" if p.transposed else ""),
+        "".join(f" + {name}" for name in (p.bias, p.residual) if name),
+    )
     sizes = f"{p.rows!r} x {p.columns} x {p.depth}, pitches {_listed(p.pitches)}"
-    return f"by cuBLASLt {p.result} = {p.activation}({p.left} {p.right}{turned}{added}), {p.dtype}, {sizes}"
+    return f"by cuBLASLt {p.result} = {p.activation}({p.left} {p.right}{transposed}{added}), {p.dtype}, {sizes}"
 
 
 def _body(body: Iterable[Stmt]) -> Iterator[str]:
@@ -114,23 +117,30 @@ def _body(body: Iterable[Stmt]) -> Iterator[str]:
 
 
 def _matrices(m: MatrixLoad) -> str:
-    turned = " turned" if m.turned else ""
-    return f"{m.count} matrices{turned} of {m.source} from {m.row!r} to {m.target}[{m.to!r}]"
+    transposed = " transposed" if m.transposed else ""
+    return f"{m.count} matrices{transposed} of {m.source} from {m.row!r} to {m.target}[{m.to!r}]"
+
+
+def _wide(x: WideAccess) -> str:
+    return f"{x.buffer}[{x.offset!r}]" + (f" when {_guards(x.guards)}" if x.guards else "")
 
 
 def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
             words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
-            words += [f"carries {s.carries}"] if s.carries else []
-            words += [f"stores {s.together} together"] if s.together else []
+            words += [f"{s.carries} vector accumulators"] if s.carries else []
+            words += [f"{s.together} narrowing stores at once"] if s.together else []
             words += [_matrices(s.matrices)] if s.matrices is not None else []
+            words += [
+                f"{how} {_wide(x)} at once" for how, wide in (("loads", s.loads), ("stores", s.stores)) for x in wide
+            ]
             kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
         case ReduceLoop():
-            ways = f" in {s.accumulators} ways" if s.accumulators != 1 else ""
-            part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
+            ways = f" with {s.accumulators} accumulators" if s.accumulators != 1 else ""
+            part = f", partial results in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
             scope = {"serial": "", "lane": " across lanes"}.get(s.scope, f" across a {s.scope}")
             yield f"reduce {', '.join(s.targets)}: {s.dtype} by {s.combine}{scope}{ways}{part}"
             yield from _body(s.body)
@@ -142,13 +152,14 @@ def _statement(s: Stmt) -> Iterator[str]:
             where = f" when {_guards(s.guards)}" if s.guards else ""
             yield f"{s.axis!r} = {s.value!r}{most}{where}"
         case Accumulate():
-            lanes = " in lanes" if s.carried else ""
+            lanes = " (vector)" if s.carried else ""
             merged = f", which is {_listed(s.merged)}" if s.merged else ""
             yield f"{', '.join(s.targets)} {s.combine}= {_listed(s.values)}{lanes}{merged}"
         case Let():
-            yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
+            yield f"{s.name} = {s.value!r}{' (in a register)' if s.kept else ''}"
         case Store():
-            how = " past the caches" if s.stream else " lane by lane" if s.scattered else ""
+            how = " (non-temporal)" if s.stream else " (scattered)" if s.scattered else ""
+            how += " (bitwise copy)" if s.copied else ""
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
@@ -168,7 +179,7 @@ def _threaded(s: Threaded) -> str:
         case Commit():
             return "commit copies"
         case Wait():
-            return f"wait for copies, but {s.pending} groups"
+            return f"wait until {s.pending} groups of copies are pending"
         case Mma():
             left, right = f"{s.left}[{s.left_at!r}]", f"{s.right}[{s.right_at!r}]"
             return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
@@ -188,7 +199,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
             return _tile(s)
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
-            pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
+            pitch = f"{s.pitch or 'rows'}{' between rows' if s.apart else ''}"
             pieces = f", {s.unit.name}" if s.unit is not None else ""
             pieces += f" after {s.skip!r}" if s.skip != ZERO else ""
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"
@@ -202,7 +213,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
 
 def _tile(s: Tile) -> str:
     """A register tile: operands, sizes, element types and prefetch."""
-    plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
+    plus = f" {s.more!r} * previous +" if s.more != ZERO else ""
     at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
     how = "" if s.core.product == SINGLE else f" as {s.core.product!r}"
     size = f"rows {s.rows!r} of {s.core.most}, depth {s.left.segments} * {s.left.length!r}, width {s.core.width}"
@@ -221,8 +232,8 @@ def _left(left: Left) -> str:
             c = left.coding
             right = c.right_zero
             zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
-            across = f"{' sliding' * left.slides} at {left.across!r}" if isinstance(left, Channels) else ""
-            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in{across}"
+            across = f"{' overlapping' * left.slides} at {left.across!r}" if isinstance(left, Channels) else ""
+            return f"quantized {c.left} (zero point {c.left_zero!r}) by {c.right} (zero point {zeros}){across}"
         case _:
             assert_never(left)
 
@@ -231,7 +242,7 @@ def _ahead(a: Ahead | None) -> str:
     if a is None:
         return ""
     after = f", then {a.after[2]} after panel {a.after[0]!r} of {a.after[1]!r}" if a.after is not None else ""
-    return f" ahead {a.buffer}[{a.at!r}] part {a.turn!r} of {a.turns!r}{after}"
+    return f" prefetch {a.buffer}[{a.at!r}] part {a.turn!r} of {a.turns!r}{after}"
 
 
 def _guards(guards: Iterable[Guard]) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import copysign
 from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import loads
-from onnxfuse.ir.dtype import F32, I8, U8
+from onnxfuse.ir.compose import elements_read, loads
+from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, modulo
 from onnxfuse.ir.indexing import coefficient, evaluate, most_step, substitute
-from onnxfuse.ir.kernel import Buffer, Let, Loop, Store, statements
-from onnxfuse.ir.launch import ALIGNED, MatrixLoad
+from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Store, statements
+from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load
 
 FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
@@ -75,6 +76,32 @@ def piecewise(x: Load, axis: Axis) -> bool:
     return all(same) and not any(axis in axes_of(g.extent) for g in x.guards)
 
 
+def wide_accesses(s: Loop, buffers: Mapping[str, Buffer]) -> tuple[tuple[WideAccess, ...], tuple[WideAccess, ...]]:
+    """The loads and stores of a thread's vector loop that are wide; `buffers` are those of the phase itself.
+
+    They are contiguous along the loop, in memory and not in registers, under guards that all elements share.
+    """
+
+    def wide(x: WideAccess) -> bool:
+        b, cut = buffers.get(x.buffer), (e for g in x.guards for e in (g.index, g.extent))
+        outside = b is None or b.space not in ("register", "fragment")
+        return outside and coefficient(x.offset, s.axis) == ONE and not any(s.axis in axes_of(e) for e in cut)
+
+    values = [x.value if isinstance(x, Let) else x.values for x in s.body if isinstance(x, (Let, Store, Accumulate))]
+    loaded = (WideAccess(x.source, x.index[0], x.guards) for v in values for x in elements_read(v))
+    stored = (WideAccess(x.buffer, x.offset) for x in s.body if isinstance(x, Store))
+    return tuple(filter(wide, dict.fromkeys(loaded))), tuple(filter(wide, dict.fromkeys(stored)))
+
+
+def copies(s: Store, dtype: DType) -> bool:
+    """Whether a store into a buffer of this type copies a 16-bit float, or puts zero where its guards fail."""
+    x = s.value
+    if not isinstance(x, Load) or not x.index or x.dtype != dtype or dtype not in (F16, BF16):
+        return False
+    zero = x.otherwise
+    return zero is None or (isinstance(zero, Const) and zero.value == 0 and copysign(1, zero.value) > 0)
+
+
 MATRIX, ACROSS = 8, 4  # rows and columns of what a warp loads at once, and lanes that hold one of its rows
 WHOLE = ALIGNED // 2  # elements of 16 bits in a row
 
@@ -98,16 +125,16 @@ def matrix_load(s: Loop, buffers: Mapping[str, Buffer]) -> MatrixLoad | None:
         lane: np.arange(WARP)[:, None, None], half: np.arange(count)[:, None], pair: np.arange(2),
     }  # fmt: skip
     at = np.broadcast_to(evaluate(inner, lambda atom: places[atom]), (WARP, count, 2))
-    for turned in (False, True):
-        starts = at[:ACROSS, :, :].transpose(1, 0, 2).reshape(count, MATRIX) if turned else at[::ACROSS, :, 0].T
+    for transposed in (False, True):
+        starts = at[:ACROSS, :, :].transpose(1, 0, 2).reshape(count, MATRIX) if transposed else at[::ACROSS, :, 0].T
         row = _row_of_lanes(starts, lane)
         if row is None:
             continue
         lanes, twos = np.arange(WARP)[:, None, None], np.arange(2)
         high, low = lanes // ACROSS, lanes % ACROSS * 2 + twos
-        rows, columns = (low, high) if turned else (high, low)
+        rows, columns = (low, high) if transposed else (high, low)
         if (starts[np.arange(count)[:, None], rows] + columns == at).all():
-            return MatrixLoad(store.buffer, to, load.source, base + row, count, turned)
+            return MatrixLoad(store.buffer, to, load.source, base + row, count, transposed)
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import WARP, Core
 from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.scalar import Guard
 
 Scope = Literal["warp", "block", "grid"]
 Activation = Literal["", "relu", "gelu"]  # of epilogues; GELU by tanh
@@ -78,7 +79,7 @@ class MatrixLoad:
 
     Lane 8 i + r gives element `row` of the shared buffer `source`, with which row r of matrix i begins. Elements 2 i
     and 2 i + 1 of `target`, from `to` on, are the lane's two of matrix i: side by side in row lane / 4, or above each
-    other in column lane / 4 where matrices are `turned`.
+    other in column lane / 4 where matrices are `transposed`.
     """
 
     target: str
@@ -86,7 +87,19 @@ class MatrixLoad:
     source: str
     row: Index  # of the loop's axis
     count: int
-    turned: bool
+    transposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WideAccess:
+    """Elements of a buffer that a thread loads or stores at once: a vector loop's, from `offset` on.
+
+    A load takes place if all guards hold, which are the same for all elements.
+    """
+
+    buffer: str
+    offset: Index  # of the loop's axis
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +119,9 @@ class Mma:
 class LibraryProduct:
     """A call of cuBLASLt that computes what a phase does: result = activation(left right + bias + residual).
 
-    `left` is rows x depth, `right` depth x columns or, `turned`, columns x depth; matrices are row-major, in buffers of
-    one type from their first element on. `pitches`: elements from a row to the next of left, right, residual and
-    result. The phase is launched instead where the library is not there, or does not take the operands.
+    `left` is rows x depth, `right` depth x columns or, `transposed`, columns x depth. Matrices are row-major, in
+    buffers of one type from their first element on. `pitches`: elements from a row to the next of left, right, residual
+    and result. The phase is launched instead where the library is not there, or does not take the operands.
     """
 
     dtype: DType
@@ -122,13 +135,13 @@ class LibraryProduct:
     bias: str = ""
     residual: str = ""
     activation: Activation = ""
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def operands(self) -> tuple[tuple[str, Index, int, int], ...]:
         """Buffers of matrices with their rows, columns and pitches; a bias is a row."""
         wide, deep = Index.of(self.columns), Index.of(self.depth)
-        right = (wide, self.depth) if self.turned else (deep, self.columns)
+        right = (wide, self.depth) if self.transposed else (deep, self.columns)
         found = [(self.left, self.rows, self.depth, self.pitches[0]), (self.right, *right, self.pitches[1])]
         found += [(self.residual, self.rows, self.columns, self.pitches[2])] if self.residual else []
         found += [(self.bias, Index.of(1), self.columns, self.columns)] if self.bias else []

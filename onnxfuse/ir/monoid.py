@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,12 +14,19 @@ from onnxfuse.ir.scalar import Const, Scalar, apply, number
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """A monoid over tuples: the identity of each slot, and how two partial results are combined."""
+    """A monoid over tuples: the identity of each slot, and how two partial results are combined.
+
+    `extreme`: its first slot is one of the elements, the greatest ("max") or least ("min"). `position`: its second slot
+    is the index of that element. `ignores_nan`: it may leave out elements that are not numbers.
+    """
 
     name: str
     init: Callable[[DType], tuple[Scalar, ...]]
     merge: Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple[Scalar, ...]]
     numpy: Callable[..., Any] | None = None
+    extreme: Literal["", "min", "max"] = ""
+    position: bool = False
+    ignores_nan: bool = False
 
 
 def _lowest(t: DType) -> Const:
@@ -47,10 +54,15 @@ MONOIDS: dict[str, Monoid] = {
     for m in (
         Monoid("sum", lambda t: (number(0, t),), _binary("add"), np.sum),
         Monoid("prod", lambda t: (number(1, t),), _binary("mul"), np.prod),
-        Monoid("max", lambda t: (_lowest(t),), _binary("max"), np.max),
-        Monoid("peak", lambda t: (_lowest(t),), _binary("max"), np.max),  # max that may ignore NaN
-        Monoid("min", lambda t: (_highest(t),), _binary("min"), np.min),
-        Monoid("argmax", lambda t: (_lowest(t), Const(0, I64)), _arg("greater")),
-        Monoid("argmin", lambda t: (_highest(t), Const(0, I64)), _arg("less")),
+        Monoid("max", lambda t: (_lowest(t),), _binary("max"), np.max, "max"),
+        Monoid("maxnum", lambda t: (_lowest(t),), _binary("max"), np.max, "max", ignores_nan=True),
+        Monoid("min", lambda t: (_highest(t),), _binary("min"), np.min, "min"),
+        Monoid("argmax", lambda t: (_lowest(t), Const(0, I64)), _arg("greater"), None, "max", position=True),
+        Monoid("argmin", lambda t: (_highest(t), Const(0, I64)), _arg("less"), None, "min", position=True),
     )
 }
+
+
+def greatest_of(combine: str) -> bool:
+    """Whether a reduction gives the greatest element alone."""
+    return MONOIDS[combine].extreme == "max" and not MONOIDS[combine].position

@@ -33,7 +33,7 @@ JOINED = 448  # bytes of short segments of 8-bit integers that are put side by s
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductKind:
     """Element types of a tile's rows, panels and sums, and the processor features and compiler flags it needs.
 
     `step` consecutive k are interleaved in a panel, and in packed rows of the same type. Rows of another type are
@@ -81,15 +81,15 @@ class Product:
         return self.left.floating and self.left.bits < F32.bits
 
 
-SINGLE = Product("f32", F32, F32)
-WIDENED_F16 = Product("f16", F32, F16)
+SINGLE = ProductKind("f32", F32, F32)
+WIDENED_F16 = ProductKind("f16", F32, F16)
 PAIR = 2  # consecutive k of bfloat16 that are interleaved
-WIDENED_BF16 = Product("bf16", F32, BF16, PAIR)
-DOT_BF16 = Product("bf16_dot", BF16, BF16, PAIR, features=("avx512bf16",), flags=("-mavx512bf16",))
+WIDENED_BF16 = ProductKind("bf16", F32, BF16, PAIR)
+DOT_BF16 = ProductKind("bf16_dot", BF16, BF16, PAIR, features=("avx512bf16",), flags=("-mavx512bf16",))
 
 QUAD = 4  # consecutive k of 8-bit integers that are interleaved
 CODES = tuple(
-    Product(f"codes_{left.name}_{right.name}", left, right, QUAD, I32) for left in (U8, I8) for right in (U8, I8)
+    ProductKind(f"codes_{left.name}_{right.name}", left, right, QUAD, I32) for left in (U8, I8) for right in (U8, I8)
 )  # the tile detects dot-product instructions at run time
 
 _AMX_FLAGS = tuple(f"-m{name}" for name in AMX_FEATURES)  # one source holds the tiles of all element types
@@ -102,7 +102,7 @@ HALVES: Mapping[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": F16}  
 PRODUCTS = (SINGLE, WIDENED_F16, AMX_BF16, DOT_BF16, WIDENED_BF16, *AMX_CODES, *CODES)
 
 
-def products_for(right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
+def products_for(right: DType, have: Container[str], rows: int | None = None) -> tuple[ProductKind, ...]:
     """The tiles for panels of a type on a machine that has these optional features, the fastest first.
 
     `rows` is the number of rows (m), if known.
@@ -115,11 +115,13 @@ def rounds_to(half: DType, have: Container[str]) -> bool:
     return products_for(half, have)[0].left == half
 
 
-def products_of_codes(left: DType, right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
+def products_of_codes(
+    left: DType, right: DType, have: Container[str], rows: int | None = None
+) -> tuple[ProductKind, ...]:
     """The same for tiles of 8-bit integers of these types."""
     return tuple(p for p in PRODUCTS if (p.left, p.right) == (left, right) and p.exact and _suits(p, have, rows))
 
 
-def _suits(p: Product, have: Container[str], rows: int | None) -> bool:
+def _suits(p: ProductKind, have: Container[str], rows: int | None) -> bool:
     least = p.unit.least if p.unit is not None and rows is not None else 0
     return all(f in have for f in p.features) and (rows or 0) >= least

@@ -74,7 +74,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" without index is a variable.
+    """Element `index` of tensor `source`; where a guard fails, `otherwise`. With `variable`, the variable of that name.
 
     Guards are evaluated in order, and nothing after one that fails (a loaded index, the element) is read. `legalize`
     sets `lanes` in vector loops.
@@ -86,6 +86,7 @@ class Load:
     guards: tuple[Guard, ...] = ()
     otherwise: Scalar | None = None
     lanes: Lanes | None = None
+    variable: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -207,7 +208,7 @@ def _alike(one: Scalar, two: object) -> bool:
     if isinstance(one, Apply) and isinstance(two, Apply):
         return one.fn == two.fn and one.dtype == two.dtype and len(one.args) == len(two.args)
     if isinstance(one, Load) and isinstance(two, Load):
-        reads = [(x.source, x.index, x.dtype, x.guards, x.lanes, x.otherwise is None) for x in (one, two)]
+        reads = [(x.source, x.index, x.dtype, x.guards, x.lanes, x.variable, x.otherwise is None) for x in (one, two)]
         return reads[0] == reads[1]
     if isinstance(one, Reduce) and isinstance(two, Reduce):
         sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]
@@ -217,6 +218,11 @@ def _alike(one: Scalar, two: object) -> bool:
 
 def _when(guards: tuple[Guard, ...]) -> str:
     return " & ".join(f"0<={g.index!r}<{g.extent!r}" for g in guards)
+
+
+def variable(name: str, dtype: DType) -> Load:
+    """A variable that a Let or a reduction declares, or a placeholder for a value; its name begins with "%"."""
+    return Load(name, (), dtype, variable=True)
 
 
 def apply(fn: str, *args: Scalar, dtype: DType | None = None) -> Scalar:

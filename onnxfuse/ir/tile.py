@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import Core, register_tile, tile_unit
 from onnxfuse.ir.index import ZERO, Index, floor_div
-from onnxfuse.ir.products import QUAD, SINGLE, Product
+from onnxfuse.ir.products import QUAD, SINGLE, ProductKind
 from onnxfuse.ir.scalar import Scalar
 
 UNIT_SIDE = 16  # rows and columns of one register of a matrix unit
@@ -24,7 +24,7 @@ class TileCore:
 
     most: int
     width: int
-    product: Product = SINGLE
+    product: ProductKind = SINGLE
 
     def step(self, lanes: int) -> Core:
         """The product of one k step, on vectors of so many lanes, or by the matrix unit."""

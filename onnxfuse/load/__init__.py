@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from onnxfuse.load.model import load
 from onnxfuse.load.simplify import simplify_shapes
-from onnxfuse.load.source import Body, Source, everywhere
+from onnxfuse.load.source import LoadedSubgraph, ModelSource, everywhere, source_of
 from onnxfuse.runtime.wire import expand, key_of, make_stub
 
-__all__ = ["Body", "Source", "everywhere", "expand", "key_of", "load", "make_stub", "simplify_shapes"]
+__all__ = [
+    "LoadedSubgraph",
+    "ModelSource",
+    "everywhere",
+    "expand",
+    "key_of",
+    "load",
+    "make_stub",
+    "simplify_shapes",
+    "source_of",
+]

@@ -1,7 +1,7 @@
 """Symbolic evaluation of shape arithmetic: rows evaluated on small tensors whose elements depend on symbols.
 
-An element is an `Index` (integers, booleans, integral floating-point numbers), a `Ratio` (a fraction of extents) or a
-NumPy scalar (a floating-point number). Comparisons must hold for symbols >= 0, since a past or a batch may be empty.
+An element is an `Index` (integers, booleans, integral floating-point numbers), an `ExtentFraction` or a NumPy scalar (a
+floating-point number). Comparisons must hold for symbols >= 0, since a past or a batch may be empty.
 Only division assumes extents >= 1, as index maps do.
 """
 
@@ -35,8 +35,8 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, variable
+from onnxfuse.load.extent_fractions import RATIONAL, ExtentFraction, power, ratio_of
 from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
@@ -171,7 +171,7 @@ class _Evaluator:
         total: Element = None
         for place in np.ndindex(_counts(x.ranges)):
             part = self.scalar(x.body[0], {**at, **dict(zip(x.ranges, map(Index.of, place), strict=True))})
-            step = monoid.merge((Load("%l0", (), x.dtype),), (Load("%r0", (), x.dtype),))[0]
+            step = monoid.merge((variable("%l0", x.dtype),), (variable("%r0", x.dtype),))[0]
             assert isinstance(step, Apply)
             total = part if total is None else self._apply(step, [total, part])
         return self.scalar(monoid.init(x.dtype)[0], at) if total is None else total
@@ -179,7 +179,7 @@ class _Evaluator:
     def _apply(self, x: Apply, args: list[Element]) -> Element:
         if all(isinstance(a, Index) for a in args) and not x.dtype.floating:
             return self._typed(_INTEGER[x.fn](self.prove, *args), x.dtype) if x.fn in _INTEGER else _undecided()
-        if any(isinstance(a, Ratio) or (isinstance(a, Index) and a.constant is None) for a in args):
+        if any(isinstance(a, ExtentFraction) or (isinstance(a, Index) and a.constant is None) for a in args):
             return self._rational(x, [ratio_of(a) for a in args])
         numbers = [_number(a) for a in args]
         result = self._plain(x.fn, numbers)
@@ -197,7 +197,7 @@ class _Evaluator:
         with np.errstate(all="ignore"):
             return found if found is not None else numbers[0] if fn == "cast" else FUNCTIONS[fn].numpy(*numbers)
 
-    def _rational(self, x: Apply, given: list[Ratio | None]) -> Element:
+    def _rational(self, x: Apply, given: list[ExtentFraction | None]) -> Element:
         """A function of symbolic numbers.
 
         Extents are far below 2^24, so float32 represents them exactly, and never rounds a fraction to an integer.
@@ -230,9 +230,9 @@ def _undecided() -> Index:
 
 
 def _number(e: Element) -> Any:
-    if not isinstance(e, (Index, Ratio)):
+    if not isinstance(e, (Index, ExtentFraction)):
         return e
-    if isinstance(e, Ratio) or e.constant is None:
+    if isinstance(e, ExtentFraction) or e.constant is None:
         raise Undecided
     return np.int64(e.constant)
 

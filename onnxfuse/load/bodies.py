@@ -11,21 +11,21 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
-from onnxfuse.ir.absent import INVALID, OLDEST
 from onnxfuse.ir.graph import Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol, symbols_of
-from onnxfuse.load.control import FORMAL, GIVEN, NotUnderstood, Place, Typed
-from onnxfuse.load.convert import Parts, convert, names_in
+from onnxfuse.ir.unsupported import INVALID, OLDEST
+from onnxfuse.load.assemble import declared, typed
+from onnxfuse.load.control import FORMAL, GIVEN, BodySite, NotUnderstood, Typed
+from onnxfuse.load.convert import ConvertedGraph, convert, names_in
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
-from onnxfuse.load.items import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.legal import marked
+from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Body, Closed, Source
+from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource, source_of
 from onnxfuse.load.tensors import Payloads
-from onnxfuse.load.typed import declared, typed
 
 Types = Mapping[str, TensorType | None]
 _ROUNDS = 4  # in which types of carried values may become more general; after them they are unknown
@@ -40,7 +40,7 @@ class Typer:
     model: onnx.ModelProto
     payloads: Payloads
     names: Names
-    _parts: dict[tuple[str, ...], Parts] = field(default_factory=dict)
+    _parts: dict[tuple[str, ...], ConvertedGraph] = field(default_factory=dict)
     _results: dict[Any, Results] = field(default_factory=dict)
 
     def results(self, key: tuple[str, ...], node: Node, around: Around) -> Results:
@@ -58,10 +58,10 @@ class Typer:
                 self._results[about] = Results()
         return self._results[about]
 
-    def _place(self, key: tuple[str, ...], node: Node, a: onnx.AttributeProto, around: Around) -> Place:
-        return Place(around, node, a.g, (*key, node.name, a.name))
+    def _place(self, key: tuple[str, ...], node: Node, a: onnx.AttributeProto, around: Around) -> BodySite:
+        return BodySite(around, node, a.g, (*key, node.name, a.name))
 
-    def settled(self, place: Place) -> Typed:
+    def settled(self, place: BodySite) -> Typed:
         """A body with types that hold in every iteration, by induction.
 
         A carried value has at first the type of its initial value. Where the body gives it another extent, that extent
@@ -92,7 +92,7 @@ class Typer:
         shapes = self._propagated(place, parts, names, {**types, **unknown, **given}, {**items, **unknown, **held})
         return Typed(place.proto, parts, shapes, symbols)
 
-    def _converted(self, place: Place) -> Parts:
+    def _converted(self, place: BodySite) -> ConvertedGraph:
         if place.key not in self._parts:
             version, constants = self.model.ir_version, place.outer.constants
             parts = self._parts[place.key] = convert(place.proto, version, self.payloads, constants, place.path)
@@ -100,7 +100,7 @@ class Typer:
         return self._parts[place.key]
 
     def _propagated(
-        self, place: Place, parts: Parts, names: Names, types: Types, items: Mapping[str, Item | None]
+        self, place: BodySite, parts: ConvertedGraph, names: Names, types: Types, items: Mapping[str, Item | None]
     ) -> Shapes:
         outer = place.outer
         once = place.node.op == "If"  # a name stands for one extent: it cannot differ from iteration to iteration
@@ -124,7 +124,7 @@ class Typer:
         unproven = tuple(name for name in types if name in outer.unproven)
         return replace(shapes, facts=(*outer.facts, *shapes.facts), unproven=(*unproven, *shapes.unproven))
 
-    def _alone(self, place: Place, parts: Parts) -> onnx.ModelProto:
+    def _alone(self, place: BodySite, parts: ConvertedGraph) -> onnx.ModelProto:
         """The body as a model that declares no shape of its inputs; small constants from outside are initializers."""
         proto = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
         proto.functions.extend(self.model.functions)
@@ -145,22 +145,22 @@ class Typer:
 
 def bodies_of(
     graph: Graph, items: Items, typer: Typer, key: tuple[str, ...] = ()
-) -> tuple[tuple[Body, ...], tuple[Closed, ...]]:
+) -> tuple[tuple[LoadedSubgraph, ...], tuple[Closed, ...]]:
     """The bodies in a loaded graph that can be understood, bodies inside them with their own graphs; and the others.
 
     Left out are those of nodes that nothing needs. `items` are what the sequences of the graph hold.
     """
-    source: Source = graph.source
+    source = source_of(graph)
     around = Around(graph.types, items, graph.known, graph.constants, graph.opset, source.facts, source.unproven)
-    found: list[Body] = []
+    found: list[LoadedSubgraph] = []
     closed: list[Closed] = []
     for node in alive(graph.nodes, graph.outputs)[0]:
         raw = source.nodes.get(node.name)
         for a in raw.attribute if raw is not None and node.raw is not None else ():
             for number, proto in enumerate(_held(a)):
-                place = Place(around, node, proto, (*key, node.name, a.name))
+                place = BodySite(around, node, proto, (*key, node.name, a.name))
                 try:
-                    found.append(Body(node.name, a.name, _body(place, typer, graph)))
+                    found.append(LoadedSubgraph(node.name, a.name, _body(place, typer, graph)))
                 except NotUnderstood as why:
                     reason, unlock = f"the body {a.name} of {node.key} stays as it is: {why.reason}", why.unlock
                 except ModelError as problem:  # which the runtime tells when it gets there
@@ -172,16 +172,16 @@ def bodies_of(
     return tuple(found), tuple(closed)
 
 
-def _body(place: Place, typer: Typer, graph: Graph) -> Graph:
+def _body(place: BodySite, typer: Typer, graph: Graph) -> Graph:
     """A body as a graph."""
     if not graph.opset:
         raise NotUnderstood("operators of the model's opset have no definitions", f"an opset of {OLDEST} or newer")
     if not place.node.standard or place.node.op not in FORMAL:
         raise NotUnderstood("what it is given is not known", "none: only those of If, Loop and Scan are fused")
     made = typer.settled(place)
-    parts, shapes, source = made.parts, made.shapes, graph.source
+    parts, shapes, source = made.parts, made.shapes, source_of(graph)
     captured = {name: c for name, c in parts.constants.items() if graph.constants.get(name) is c}
-    handle: Source = replace(
+    handle: ModelSource = replace(
         source,
         graph=place.proto,
         nodes=parts.raw,

@@ -16,7 +16,7 @@ from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.load.inline import defined
 from onnxfuse.load.names import rename_here
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import source_of
 from onnxfuse.runtime.graphs import graphs
 
 Outputs = tuple[str, ...]
@@ -68,7 +68,7 @@ def _known(graph: Graph, again: Again) -> Graph:
 
 def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
     """The model of a graph with chosen branches inlined."""
-    source: Source = graph.source
+    source = source_of(graph)
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     names = Counter(name for g in graphs(proto.graph) for name in defined(g))
@@ -78,12 +78,12 @@ def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
 
 def _unclear(graph: Graph, path: Path) -> Iterator[tuple[Path, Outputs]]:
     """The Ifs with outputs of unknown shape, in a graph and its subgraphs."""
-    held = {n.name: n for n in graph.nodes if graph.source.bodies}
-    holders = [held[name] for name in dict.fromkeys(b.node for b in graph.source.bodies)]
+    held = {n.name: n for n in graph.nodes if source_of(graph).bodies}
+    holders = [held[name] for name in dict.fromkeys(b.node for b in source_of(graph).bodies)]
     yield from (
         (path, n.outputs) for n in holders if n.op == "If" and any(graph.types.get(o) is None for o in n.outputs)
     )
-    for body in graph.source.bodies:
+    for body in source_of(graph).bodies:
         yield from _unclear(body.graph, (*path, (held[body.node].outputs, body.attribute)))
 
 
@@ -100,7 +100,7 @@ def _fails(graph: Graph, path: Path) -> bool:
     """Whether the graph at a path unconditionally runs a node with an input rank that the runtime rejects."""
     for outputs, attribute in path:
         held = {n.name: n.outputs for n in graph.nodes}
-        found = [b.graph for b in graph.source.bodies if (held[b.node], b.attribute) == (outputs, attribute)]
+        found = [b.graph for b in source_of(graph).bodies if (held[b.node], b.attribute) == (outputs, attribute)]
         if not found:
             return False
         graph = found[0]
@@ -113,7 +113,7 @@ def _fails(graph: Graph, path: Path) -> bool:
 
 def _choices(graph: Graph) -> _Choices | None:
     """The Ifs with constant conditions in a graph and its subgraphs; None if there are none."""
-    bodies = graph.source.bodies
+    bodies = source_of(graph).bodies
     outputs = {n.name: n.outputs for n in graph.nodes} if bodies else {}
     inner = {(outputs[b.node], b.attribute): made for b in bodies if (made := _choices(b.graph)) is not None}
     here = {n.outputs: name for n in graph.nodes if (name := _branch(graph, n))} if bodies else {}

@@ -8,13 +8,13 @@ from typing import Any
 
 import onnx
 
-from onnxfuse.ir.absent import INVALID
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, greatest
-from onnxfuse.load.convert import Parts
+from onnxfuse.ir.unsupported import INVALID
+from onnxfuse.load.convert import ConvertedGraph
 from onnxfuse.load.dims import declared_dims
-from onnxfuse.load.items import Around, Extents, Item, Results, item_of, met, over
+from onnxfuse.load.sequences import Around, Extents, Item, Results, item_of, met, over
 from onnxfuse.load.shapes import Shapes
 from onnxfuse.ops.proofs import never_negative_from_zero
 
@@ -30,7 +30,7 @@ class NotUnderstood(Exception):  # a control transfer
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BodySite:
     """A body, and what holds it; `key` tells the attributes and nodes on the way to it."""
 
     outer: Around
@@ -58,7 +58,7 @@ class Typed:
     """A body with its types; `symbols` are those that are one number in all iterations."""
 
     proto: onnx.GraphProto
-    parts: Parts
+    parts: ConvertedGraph
     shapes: Shapes
     symbols: frozenset[Symbol]
 
@@ -74,13 +74,13 @@ class Typed:
 # What a node fills ----------------------------------------------------------------------------------------------------
 
 
-def _of_if(place: Place, listed: Sequence[str]) -> Formal:
+def _of_if(place: BodySite, listed: Sequence[str]) -> Formal:
     if listed:
         raise NotUnderstood("a branch takes no inputs", INVALID)
     return Formal({}, {}, {})
 
 
-def _of_loop(place: Place, listed: Sequence[str]) -> Formal:
+def _of_loop(place: BodySite, listed: Sequence[str]) -> Formal:
     """The number of the iteration, the condition, and what is carried on."""
     given, outputs = place.node.inputs[2:], [o.name for o in place.proto.output]
     if len(listed) != len(given) + 2 or len(outputs) < len(given) + 1:
@@ -94,7 +94,7 @@ def _of_loop(place: Place, listed: Sequence[str]) -> Formal:
     return Formal(types, items, dict(zip(listed[2:], outputs[1:], strict=False)))
 
 
-def _of_scan(place: Place, listed: Sequence[str]) -> Formal:
+def _of_scan(place: BodySite, listed: Sequence[str]) -> Formal:
     """States, and then one slice of each sequence."""
     node, outputs = place.node, [o.name for o in place.proto.output]
     if place.outer.opset < _SCAN_WITHOUT_BATCH:

@@ -25,7 +25,7 @@ class _Opaque(Exception):
 
 
 @dataclass(slots=True)
-class Parts:
+class ConvertedGraph:
     """A graph under conversion. `raw` has every NodeProto by the name of its `Node`."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -41,13 +41,13 @@ def convert(
     payloads: Payloads,
     outer: Mapping[str, Constant] | None = None,
     path: str = "",
-) -> Parts:
+) -> ConvertedGraph:
     """Nodes in topological order, constants and inputs of a graph. Raises ModelError.
 
     For the body of a control flow node, `outer` are the constants of the graphs around it; those that it reads become
     its constants, and other captured values are appended to its inputs. `path` is the prefix of its nodes' names.
     """
-    parts = Parts()
+    parts = ConvertedGraph()
     stored = {t.name: t for t in graph.initializer}
     fixed = ir_version < _IR_WITH_OVERRIDABLE
     listed = {v.name for v in graph.input}
@@ -96,7 +96,7 @@ def _unique_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:
     return out
 
 
-def _add_node(parts: Parts, raw: onnx.NodeProto, name: str, payloads: Payloads) -> None:
+def _add_node(parts: ConvertedGraph, raw: onnx.NodeProto, name: str, payloads: Payloads) -> None:
     if raw.op_type == "Constant" and raw.domain in ("", "ai.onnx") and len(raw.output) == 1:
         made = _constant_node(raw, payloads)
         if made is not None and raw.output[0] not in (*parts.constants, *parts.inputs):
@@ -166,7 +166,7 @@ def _constant_node(raw: onnx.NodeProto, payloads: Payloads) -> Constant | None:
     return None
 
 
-def _check(parts: Parts, outputs: list[str]) -> None:
+def _check(parts: ConvertedGraph, outputs: list[str]) -> None:
     """Sort the nodes topologically. Raises ModelError for undefined or duplicate names, and cycles."""
     available = {*parts.inputs, *parts.constants}
     made: dict[str, str] = {}

@@ -13,7 +13,7 @@ import onnx
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError, counted
 from onnxfuse.ir.dtype import dtype_of
-from onnxfuse.ir.extents import expanded, named
+from onnxfuse.ir.extents import anonymous, expanded, named
 from onnxfuse.ir.graph import TensorType
 from onnxfuse.ir.index import Index, Symbol, floor_div, symbols_of
 from onnxfuse.ir.indexing import transform
@@ -55,10 +55,11 @@ class Names:
             return self.symbol(fresh)
         return self._expression(dim) or self.symbol(dim)
 
-    def of_input(self, dim: Dim, place: str) -> Index:
-        """The extent of a dimension of an input, at `place`; equal names are equal extents once `unite` said so."""
+    def of_input(self, dim: Dim, value: str, axis: int) -> Index:
+        """The extent of a dimension of an input; equal names are equal extents once `unite` said so."""
+        place = f"{value}_{axis}"
         if not isinstance(dim, str) or self._expression(dim) is not None or self.symbol(dim).constant is not None:
-            return self.extent(dim, f"?{place}")
+            return self.extent(dim, anonymous(value, axis))
         name = self.renamed.get(dim, dim)
         if self.firsts.setdefault(name, place) == place:
             return self.symbol(name)
@@ -144,7 +145,7 @@ def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | No
         dims = (None,) * names.ranks[name]
     if dtype is None or dims is None:
         return None
-    return TensorType(dtype, tuple(named(names.of_input(d, f"{name}_{i}")) for i, d in enumerate(dims)))
+    return TensorType(dtype, tuple(named(names.of_input(d, name, i)) for i, d in enumerate(dims)))
 
 
 def plain_name(symbol: str) -> str:
@@ -210,7 +211,7 @@ def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] |
                 hint="export the model with another shape",
             )
         if not isinstance(have, int):
-            _give(names, have if have is not None else f"?{name}_{i}", want, f"--input-shape {text}")
+            _give(names, have if have is not None else anonymous(name, i), want, f"--input-shape {text}")
 
 
 def is_extent(text: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import onnx
 
 from onnxfuse.ir.graph import Node
-from onnxfuse.load.convert import Parts
+from onnxfuse.load.convert import ConvertedGraph
 
 
-def marked(parts: Parts, opset: int) -> None:
+def marked(parts: ConvertedGraph, opset: int) -> None:
     """Set `Node.invalid` for nodes of the default domain whose inputs, outputs or attributes violate the schema."""
     if opset:
         parts.nodes = [_marked(n, parts.raw[n.name], opset) for n in parts.nodes]

@@ -11,24 +11,24 @@ import onnx
 
 from onnxfuse.config import Options
 from onnxfuse.errors import counted
-from onnxfuse.ir.absent import OLDEST
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.unsupported import OLDEST
+from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
-from onnxfuse.load.convert import Parts, convert
+from onnxfuse.load.convert import ConvertedGraph, convert
 from onnxfuse.load.dims import declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled, unhidden
-from onnxfuse.load.read import File, read
+from onnxfuse.load.read import ModelFile, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
-from onnxfuse.load.source import Source, opsets_of
+from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
-from onnxfuse.load.typed import declared, typed
 from onnxfuse.runtime import inference
 from onnxfuse.runtime.graphs import bounded, graphs
 
@@ -59,11 +59,11 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
     notes = (f"{said}; types were found without it" for said in dict.fromkeys(losses.said))
-    return replace(graph, source=replace(graph.source, warnings=(*graph.source.warnings, *notes)))
+    return replace(graph, source=replace(source_of(graph), warnings=(*source_of(graph).warnings, *notes)))
 
 
 def _graph(
-    file: File,
+    file: ModelFile,
     options: Options,
     spelled: Mapping[str, str],
     notes: tuple[str, ...],
@@ -89,7 +89,7 @@ def _graph(
             "callers may change their values, so nothing is computed from them ahead of time "
             "(unless --constant-initializers says that none does)"
         )
-    handle = Source(
+    handle = ModelSource(
         proto=proto,
         graph=proto.graph,
         data=file.data,
@@ -174,7 +174,7 @@ def _version(op: str, opset: int) -> int | None:
 
 
 def _shapes(
-    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
+    proto: onnx.ModelProto, parts: ConvertedGraph, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
 ) -> Shapes:
     found = propagate(_setting(proto, parts, infos, typer, opset))
     if not (found.contradicted and typer.names.computed):
@@ -185,7 +185,7 @@ def _shapes(
 
 
 def _setting(
-    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
+    proto: onnx.ModelProto, parts: ConvertedGraph, infos: dict[str, onnx.ValueInfoProto], typer: Typer, opset: int
 ) -> Setting:
     inputs = {name: declared_type(name, infos[name].type, typer.names) for name in parts.inputs}
     return Setting(

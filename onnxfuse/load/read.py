@@ -31,7 +31,7 @@ _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class File:
+class ModelFile:
     """A file as it was read: the proto without large payloads, its bytes, and their digest."""
 
     proto: onnx.ModelProto
@@ -40,7 +40,7 @@ class File:
     digest: str  # SHA-256 of the bytes
 
 
-def read(source: str | os.PathLike[str] | bytes) -> File:
+def read(source: str | os.PathLike[str] | bytes) -> ModelFile:
     """Read a model. Raises UsageError for a missing file, ModelError for one that is not a model."""
     if isinstance(source, bytes):
         path, data, name = None, memoryview(source), "the input"
@@ -52,7 +52,7 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
     with ThreadPoolExecutor(1) as pool:  # hashing and parsing both take time with large files
         digest = pool.submit(_digest, data, path)
         proto = _parse(name, data)
-    return File(proto, data, path, digest.result())
+    return ModelFile(proto, data, path, digest.result())
 
 
 def _digest(data: memoryview, path: Path | None) -> str:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
-from onnxfuse.ir.extents import expanded, named, over, parts_named
+from onnxfuse.ir.extents import anonymous, expanded, named, over, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, nonnegative
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
-from onnxfuse.load.guesses import guessed
+from onnxfuse.load.equal_dims import at_one_size, columns, meeting, put, symbol_of
+from onnxfuse.load.fallback_types import guessed
 from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
-from onnxfuse.load.items import Around, Inputs, Item, Items, Results, results_of, typed_by
-from onnxfuse.load.meeting import at_one_size, columns, meeting, put, symbol_of
+from onnxfuse.load.sequences import Around, Inputs, Item, Items, Results, results_of, typed_by
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
@@ -274,7 +274,7 @@ class _Pass:
             return over(self.aliases[whole], self.united)
         if said is not None:
             self.unproven[o] = None
-        result = self.setting.names.extent(said if isinstance(said, int) else None, f"?{o}_{i}")
+        result = self.setting.names.extent(said if isinstance(said, int) else None, anonymous(o, i))
         if isinstance(whole, str):
             self.aliases[whole] = result
         return result
@@ -299,12 +299,12 @@ class _Pass:
         shape, believed = list(have.shape), False
         for piece in places:
             at = piece[0]
-            known = self._cut(have.shape[at], piece, f"?{out}_{at}")
+            known = self._cut(have.shape[at], piece, anonymous(out, at))
             believed = believed or known is None
             shape[at] = (
                 named(known)
                 if known is not None
-                else (guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}"))
+                else (guess[at] if guess else self.setting.names.symbol(anonymous(out, at)))
             )
         if not believed:
             self.unproven.pop(out, None)

@@ -14,7 +14,7 @@ from onnxfuse.runtime.wire import slice_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class LoadedSubgraph:
     """A subgraph of an If, Loop or Scan, as a `Graph`.
 
     Its inputs are the formal ones followed by captured values; captured constants are its constants. Its nodes are
@@ -41,7 +41,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class ModelSource:
     """A loaded model. `proto` is the whole ModelProto, functions inlined; its large payloads are stubs (see `wire`).
 
     `proto` is shared: copy it before changing it. `graph` is the part of it that the `Graph` was made of, the main
@@ -64,7 +64,7 @@ class Source:
     spelled: Mapping[str, str] = field(default_factory=dict)  # original names of values that were renamed
     already_fused: bool = False  # the model has generated kernels already: it is copied unchanged
     captured: Mapping[str, Constant] = field(default_factory=dict)  # constants of outer graphs that a body reads
-    bodies: tuple[Body, ...] = ()  # subgraphs of its nodes; nested ones are in the source of their graph
+    bodies: tuple[LoadedSubgraph, ...] = ()  # subgraphs of its nodes; nested ones are in the source of their graph
     closed: tuple[Closed, ...] = ()  # bodies of its nodes that are not understood
     warnings: tuple[str, ...] = ()  # sentences about oddities of the model
 
@@ -101,8 +101,14 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
     return found
 
 
+def source_of(graph: Graph) -> ModelSource:
+    """The model, or the body in it, that a graph was loaded from."""
+    assert isinstance(graph.source, ModelSource), "load: the graph was not loaded from a model"
+    return graph.source
+
+
 def everywhere(graph: Graph) -> Iterator[Graph]:
     """A loaded graph, and the graphs of the bodies in it."""
     yield graph
-    for body in graph.source.bodies:
+    for body in source_of(graph).bodies:
         yield from everywhere(body.graph)

@@ -25,8 +25,8 @@ from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
-from onnxfuse.ops.spec import Definition, Table, define, view_of
-from onnxfuse.plan.alive import data
+from onnxfuse.ops.spec import Definition, OperatorTable, define, view_of
+from onnxfuse.plan.dependences import data
 
 __all__ = ["Lowered", "has_reduction", "lower"]
 
@@ -36,7 +36,7 @@ MOST = 1 << 60  # bytes of a value: offsets are 64-bit integers
 OPEN = 1 << 10  # what a symbolic extent counts for
 
 
-def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
+def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
     """The definitions of a group, composed; a refusal where that is not possible (E-SHAPE-UNKNOWN, E-RESOURCE, ...)."""
     graph = plan.graph
     made: list[Definition] = []
@@ -71,7 +71,7 @@ def _bytes(t: TensorType) -> int:
     return prod(OPEN if e.constant is None else e.constant for e in t.shape) * t.dtype.bytes
 
 
-def _read_by_body(group: Group, graph: Graph, rows: Table) -> list[str]:
+def _read_by_body(group: Group, graph: Graph, rows: OperatorTable) -> list[str]:
     """Inputs of a group that its function body reads even where the kernel does not.
 
     These are operands of a Concat that a later Slice drops, say, and constants too large for a function body.

@@ -16,7 +16,7 @@ from onnxfuse.ops.spec import Definition
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A scan of `element` along `axis`, from the end where it is `turned` (a reverse scan, or suffix reduction).
+    """A scan of `element` along `axis`, from the end where it is `reverse` (a suffix reduction).
 
     `own` is 0 for an inclusive scan, 1 for an exclusive one.
     """
@@ -25,7 +25,7 @@ class Scan:
     combine: str
     element: Scalar
     own: int
-    turned: bool
+    reverse: bool
 
 
 def scan_of(d: Definition) -> Scan | None:

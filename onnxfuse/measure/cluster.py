@@ -21,7 +21,7 @@ from typing import Any
 
 from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError, counted
 from onnxfuse.measure.machine import identity
-from onnxfuse.measure.samples import Task, Timed, time_samples
+from onnxfuse.measure.samples import SampleTime, Task, time_samples
 from onnxfuse.runtime.folders import work_folder
 
 BATCH = 4  # samples in one job of a worker, timed in turns
@@ -63,7 +63,7 @@ class Cluster:
         threads: int = 1,
         seconds: float = 0.1,
         time_limit: float | None = None,
-    ) -> list[Timed]:
+    ) -> list[SampleTime]:
         """Like `samples.time_samples`, on the workers. Raises DeviceError when no worker is left."""
         workers, until = self._workers(), time.monotonic() + (time_limit if time_limit is not None else 3600.0)
         library_bytes = [each.read_bytes() for each in libraries]
@@ -82,15 +82,15 @@ class Cluster:
             finally:
                 self._client.cancel(futures)
 
-    def _answer(self, future: Any, part: Sequence[Task], until: float) -> Iterator[Timed]:
+    def _answer(self, future: Any, part: Sequence[Task], until: float) -> Iterator[SampleTime]:
         try:
             found = future.result(timeout=max(0.1, until - time.monotonic()))
         except TimeoutError:
             self._workers()
             raise DeviceError(f"tune: the cluster at {self._address} did not answer in time") from None
         except Exception as problem:  # raised by Dask or by the worker
-            return iter([Timed(problem=f"on the cluster: {type(problem).__name__}")] * len(part))
-        return iter([Timed(**each) for each in found])
+            return iter([SampleTime(problem=f"on the cluster: {type(problem).__name__}")] * len(part))
+        return iter([SampleTime(**each) for each in found])
 
     def _workers(self) -> list[str]:
         """Addresses of the workers that match this machine. Raises DeviceError if there are none."""
@@ -113,7 +113,7 @@ def fingerprint() -> tuple[str, ...]:
 def timed_here(
     given: Sequence[tuple[Mapping[str, Any], bytes]], libraries: Sequence[bytes], *, threads: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """Run by a worker: time models given as bytes. Returns the fields of a `Timed` for each."""
+    """Run by a worker: time models given as bytes. Returns the fields of a `SampleTime` for each."""
     with work_folder() as folder, _alone():
         paths = [folder / f"lib{number}.so" for number in range(len(libraries))]
         for path, data in zip(paths, libraries, strict=True):
@@ -126,7 +126,7 @@ def timed_here(
         try:
             return [asdict(each) for each in time_samples(tasks, libraries=paths, threads=threads, seconds=seconds)]
         except OnnxFuseError as problem:
-            return [asdict(Timed(problem=problem.message))] * len(tasks)
+            return [asdict(SampleTime(problem=problem.message))] * len(tasks)
 
 
 @contextmanager

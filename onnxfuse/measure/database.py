@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS plans (key TEXT PRIMARY KEY, lock TEXT NOT NULL, date
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The least seconds of many runs; `spread` is (median - least) / least.
 
     `key` identifies what ran, where and how; `place` identifies machine and runtime version; `what` is a description
@@ -51,17 +51,17 @@ class Database:
 
     path: Path
 
-    def known(self, place: str) -> Mapping[str, Measured]:
+    def known(self, place: str) -> Mapping[str, Measurement]:
         """All measurements of a place, by key; empty if the file is missing or unreadable."""
         rows = self._read("SELECT * FROM measured WHERE place = ?", place)
-        return {each.key: each for each in (Measured(*row) for row in rows)}
+        return {each.key: each for each in (Measurement(*row) for row in rows)}
 
     def plan(self, key: str) -> tuple[str, str] | None:
         """The lock stored under a key, and its date; None if there is none."""
         found = self._read("SELECT lock, date FROM plans WHERE key = ?", key)
         return (str(found[0][0]), str(found[0][1])) if found else None
 
-    def keep(self, measured: Iterable[Measured]) -> None:
+    def keep(self, measured: Iterable[Measurement]) -> None:
         """Store measurements; a later one replaces an earlier one with the same key. Raises OutputError."""
         rows = [astuple(each) for each in measured]
         with self._writing() as connection:

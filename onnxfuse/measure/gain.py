@@ -11,7 +11,7 @@ from typing import Any
 from onnxfuse.measure import ratios
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime.attempts import persistent_child
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 
 _CHILD = "onnxfuse.measure.gain_child"
 _START = 0.5  # seconds to start a process
@@ -82,12 +82,12 @@ def limit_of(share: float, part: float) -> float:
     return max(FLOOR, 1.0 / (1.0 - min(1.0, share * part)) - 1.0) if share * part < 1.0 else float("inf")
 
 
-def seconds_needed(original: Load, made: Load, sizes: int = 1, *, crowded: float = 1.0) -> float:
+def seconds_needed(original: LoadCost, made: LoadCost, sizes: int = 1, *, crowded: float = 1.0) -> float:
     """The minimal seconds of `measure_gain`, from the seconds for loading and running both models during verification.
 
     `crowded` is the factor by which other work slowed those runs.
 
-    >>> original, made = Load("original", 0.8, 0, 0.1), Load("with library", 0.1, 0, 0.05)
+    >>> original, made = LoadCost("original", 0.8, 0, 0.1), LoadCost("with library", 0.1, 0, 0.05)
     >>> round(seconds_needed(original, made), 2), round(seconds_needed(original, made, crowded=2.0), 2)
     (2.5, 1.95)
     """

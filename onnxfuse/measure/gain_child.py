@@ -20,14 +20,14 @@ from typing import Any
 import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.measure import ratios, turns
+from onnxfuse.measure import interleaving, ratios
 from onnxfuse.measure.gain import FEWEST, LOST, AtSize, GainResult, KernelTrial
 from onnxfuse.measure.profile_child import KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, entries, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 
-LONG = turns.LONG_MS * 1e-3
+LONG = interleaving.LONG_MS * 1e-3
 PROFILED = 3  # runs of each model at each size with the profiler
 PRECISE = 0.005  # half-width of a confidence interval at which measuring stops
 MOST = 400  # rounds of turns
@@ -82,7 +82,7 @@ def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", dis
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, which)
     begin = time.monotonic()
-    session, workers = turns.workers_of(lambda: engine.open_session(request[which], options))
+    session, workers = interleaving.workers_of(lambda: engine.open_session(request[which], options))
     return Opened(session, workers, time.monotonic() - begin)
 
 
@@ -195,16 +195,16 @@ def _timed_in_turns(
 ) -> list[list[list[float]]]:
     """Least milliseconds of turns, by model and size, until time runs out or all ratios are precise enough."""
     calls = [each.calls(feeds) for each in sides]
-    counts = [turns.runs_of_a_turn(max(map(_once, of_size))) for of_size in zip(*calls, strict=True)]
+    counts = [interleaving.runs_of_a_turn(max(map(_once, of_size))) for of_size in zip(*calls, strict=True)]
     times: list[list[list[float]]] = [[[] for _ in feeds] for _ in sides]
-    with turns.CorePlacement() as placement:
+    with interleaving.CorePlacement() as placement:
         for number in range(rounds):
             if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _precise(times))):
                 break
             for size, count in enumerate(counts):
-                for side in turns.order_of_round(len(sides), number):
+                for side in interleaving.order_of_round(len(sides), number):
                     placement.take(sides[side].workers, number)
-                    times[side][size].append(min(turns.times(calls[side][size], count)))
+                    times[side][size].append(min(interleaving.times(calls[side][size], count)))
     return times
 
 

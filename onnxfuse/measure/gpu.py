@@ -13,7 +13,7 @@ import numpy as np
 from onnxfuse.build.cache import key_of
 from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.interpret import bound
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.gpu_calls import gpu_calls
 from onnxfuse.render.cuda import device_text, function_name
@@ -67,7 +67,7 @@ class GpuTimer:
         """What launches all phases of a kernel, on memory that is listed."""
         shapes = [tuple(e.constant or 0 for e in p.storage) for p in kernel.inputs]
         symbols = bound(kernel, shapes)
-        here = Places((), np.zeros(1, np.int64), symbols, {})
+        here = Iterations((), np.zeros(1, np.int64), symbols, {})
         for p, shape in zip(kernel.inputs, shapes, strict=True):
             size = int(np.prod(shape)) * p.dtype.bytes
             memory.append(self.calls.memory(max(size, 16)))

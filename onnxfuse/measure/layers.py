@@ -52,7 +52,7 @@ def named_layers(nodes: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
     return found
 
 
-class Timed(Protocol):
+class TimedNode(Protocol):
     """A node with its time and the original nodes that it replaces."""
 
     @property
@@ -68,7 +68,7 @@ class Timed(Protocol):
         """Its time."""
 
 
-def times_by_layer(ops: Iterable[Timed], layers: Mapping[str, str]) -> dict[str, float]:
+def times_by_layer(ops: Iterable[TimedNode], layers: Mapping[str, str]) -> dict[str, float]:
     """Milliseconds of each layer, "" for unknown. A node that replaces nodes of several layers is divided evenly."""
     found: dict[str, float] = {}
     for op in ops:

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.measure.lineage import Wire
+from onnxfuse.ops.traits import is_view_by_name
 
-# Operators whose result is a view of their first input, without memory of its own.
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+COPIED = "Dropout"  # a view that the runtime copies nevertheless
+
+
+def shares_memory(op: str) -> bool:
+    """Whether the result of an operator is a view of its first input in the runtime, without memory of its own."""
+    return is_view_by_name(op) and op != COPIED
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """A node of a run: its start time, and the bytes of all live values while it runs, its results included."""
 
     name: str
@@ -20,7 +25,9 @@ class Step:
     bytes: int
 
 
-def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outputs: Sequence[str]) -> tuple[Step, ...]:
+def timeline(
+    nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outputs: Sequence[str]
+) -> tuple[TimelineStep, ...]:
     """The steps of a run; `nodes` are pairs of a node and its start in milliseconds, `sizes` the bytes of values.
 
     A value is alive from its producer to the last reader of it or of a view of it; model outputs stay alive.
@@ -32,7 +39,7 @@ def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outp
     root: dict[str, str] = {}
     last: dict[str, int] = {}
     for at, (node, _) in enumerate(nodes):
-        if node.op in VIEWS and node.reads and node.makes:
+        if shares_memory(node.op) and node.reads and node.makes:
             root[node.makes[0]] = root.get(node.reads[0], node.reads[0])
         for value in (*node.reads, *node.makes):
             last[root.get(value, value)] = at
@@ -44,6 +51,6 @@ def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outp
             if root.get(value, value) == value:
                 alive_bytes += sizes.get(value, 0)
                 ending[last[value]] = ending.get(last[value], 0) + sizes.get(value, 0)
-        steps.append(Step(node.name, start, alive_bytes))
+        steps.append(TimelineStep(node.name, start, alive_bytes))
         alive_bytes -= ending.get(at, 0)
     return tuple(steps)

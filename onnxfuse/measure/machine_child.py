@@ -24,12 +24,14 @@ ROUNDS = 3  # of measurements, since other work on the machine comes and goes
 def measured(request: dict[str, Any]) -> dict[str, float]:
     """The measured fields of `Machine`, each the best of all rounds."""
     cores, library = int(request["cores"]), str(request["library"])
-    one, chain = (Clock(_session(library, cores, calls), float(request["seconds"]) / ROUNDS) for calls in (1, CHAIN))
+    one, chain = (
+        CallTimer(_session(library, cores, calls), float(request["seconds"]) / ROUNDS) for calls in (1, CHAIN)
+    )
     rounds = [_round(one, chain, cores, int(request["l2_bytes"]), int(request["l3_bytes"])) for _ in range(ROUNDS)]
     return best(rounds)
 
 
-def _round(one: Clock, chain: Clock, cores: int, l2: int, l3: int) -> dict[str, float]:
+def _round(one: CallTimer, chain: CallTimer, cores: int, l2: int, l3: int) -> dict[str, float]:
     between = max(4 * l2, min(8 * l2, l3 // 4))
     alone, _ = one.least(MULTIPLY_ADD, 1, 0, 20)
     together, flops = one.least(MULTIPLY_ADD, cores, 0, 20)
@@ -60,7 +62,7 @@ def _session(library: str, cores: int, calls: int) -> Callable[[Any], Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class CallTimer:
     """Times the call of a session repeatedly for `seconds`; the least time is the one without other work."""
 
     call: Callable[[Any], Any]

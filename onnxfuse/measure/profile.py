@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.measure import ratios, turns
-from onnxfuse.measure.lifetimes import Step
+from onnxfuse.measure import interleaving, ratios
+from onnxfuse.measure.lifetimes import TimelineStep
+from onnxfuse.measure.operations import Bodies, node_work
 from onnxfuse.measure.ratios import Ratio
-from onnxfuse.measure.work import Bodies, node_work
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider
@@ -60,7 +60,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUse:
     """Memory of a running model. `value_peak_bytes` is computed: the most bytes of values alive at once, each from
     its producer to its last reader; `steps` are the nodes of a run with the bytes alive then.
     """
@@ -68,7 +68,7 @@ class Memory:
     weight_bytes: int
     value_peak_bytes: int
     arena_bytes: int | None  # of the runtime's arena; None where the runtime does not report it
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ModelProfile:
     note: str = ""  # why its kernels did not run; empty if they did
     level: Ratio | None = None  # milliseconds of an undisturbed run
     peak_bytes: int = 0  # of its process after loading and one run, without clean pages of mapped files
-    memory: Memory | None = None  # None without `per_op`, or if the model is too large
+    memory: MemoryUse | None = None  # None without `per_op`, or if the model is too large
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -217,8 +217,8 @@ def profile_models(
         shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values, "own": own and used == 1}
         run |= {"provider": asdict(provider)}
-        engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
-        raced = turns.race(
+        engines = [interleaving.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
+        raced = interleaving.race(
             engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,
             enough=question.answered, looks=question.looks,
         )  # fmt: skip
@@ -256,30 +256,30 @@ class _Question:
         """The number of interim analyses, each with twice as many turns."""
         return LOOKS if self.limit is not None else 1
 
-    def answered(self, raced: Sequence[turns.RaceResult]) -> bool:
+    def answered(self, raced: Sequence[interleaving.RaceResult]) -> bool:
         """Whether the comparison is decided."""
         found = self.slower(raced)
         return self.limit is None or found is None or ratios.verdict(found, self.limit) != ratios.INCONCLUSIVE
 
-    def ratio(self, raced: Sequence[turns.RaceResult]) -> Ratio | None:
+    def ratio(self, raced: Sequence[interleaving.RaceResult]) -> Ratio | None:
         """Time of the first model over that of the last one, widened by the spread of the first one."""
         if self.models < 2:
             return None
         found = ratios.ratio(raced[0].least, raced[self.models - 1].least, looks=self.looks)
         return found.widened(1.0 + (self.spread(raced) or 0.0))
 
-    def spread(self, raced: Sequence[turns.RaceResult]) -> float | None:
+    def spread(self, raced: Sequence[interleaving.RaceResult]) -> float | None:
         """How far the ratio of the first model to itself is from 1."""
         if not self.a_a:
             return None
         value = ratios.ratio(raced[0].least, raced[-1].least).value
         return max(value, 1.0 / value) - 1.0
 
-    def level(self, raced: turns.RaceResult) -> Ratio:
+    def level(self, raced: interleaving.RaceResult) -> Ratio:
         """Milliseconds of a run of one model."""
         return ratios.level(raced.least, looks=self.looks)
 
-    def slower(self, raced: Sequence[turns.RaceResult]) -> Ratio | None:
+    def slower(self, raced: Sequence[interleaving.RaceResult]) -> Ratio | None:
         """Time of the last model over that of the baseline, else of the first model."""
         if self.baseline is not None:
             level = self.level(raced[self.models - 1])
@@ -325,9 +325,9 @@ def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Seq
     return tuple(made)
 
 
-def _memory(found: Mapping[str, Any]) -> Memory | None:
-    steps = {"steps": tuple(Step(**each) for each in found.get("steps", ()))}
-    return Memory(**{**found, **steps}) if found else None
+def _memory(found: Mapping[str, Any]) -> MemoryUse | None:
+    steps = {"steps": tuple(TimelineStep(**each) for each in found.get("steps", ()))}
+    return MemoryUse(**{**found, **steps}) if found else None
 
 
 def _events(found: Sequence[Mapping[str, Any]]) -> tuple[Event, ...]:

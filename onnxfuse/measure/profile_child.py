@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import GraphProto, ModelProto, helper
 
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.measure.lifetimes import timeline
 from onnxfuse.measure.lineage import Wire, lineage
 from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
@@ -94,7 +94,7 @@ def serve_turns(
     own: bool = False,
     provider: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the model, then run it whenever the parent at `address` asks; `own` as in `turns.times`.
+    """Load the model, then run it whenever the parent at `address` asks; `own` as in `interleaving.times`.
 
     `provider` has the fields of the `Provider` to run in (default: the CPU's).
     """
@@ -103,14 +103,14 @@ def serve_turns(
     values = _read(inputs)
     with Watch() as watch:
         options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
-        session, workers = turns.workers_of(lambda: engine.open_session(model, options, place))
+        session, workers = interleaving.workers_of(lambda: engine.open_session(model, options, place))
         watch.opened()
         load_ms = (time.perf_counter() - begin) * 1e3
         call = engine.prepared(session, values, place)
         call()
     note = engine.why_bodies_run(feed_limits.skeleton(Path(model)), options) if libraries else ""
     said = {"load_ms": load_ms, "peak_bytes": watch.peak, "runtime": ort.__version__, "note": note}
-    turns.serve(address, call, said, workers, own=own)
+    interleaving.serve(address, call, said, workers, own=own)
     return {}
 
 

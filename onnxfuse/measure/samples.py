@@ -25,7 +25,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class SampleTime:
     """The least seconds of one copy over `runs` runs, and `spread`, (median - least) / least; or the `problem`."""
 
     seconds: float = 0.0
@@ -41,7 +41,7 @@ def time_samples(
     threads: int = 1,
     seconds: float = 0.1,
     time_limit: float | None = None,
-) -> list[Timed]:
+) -> list[SampleTime]:
     """Time each task for about `seconds`, a few of them in turns. Raises DeviceError and BudgetError."""
     request: dict[str, Any] = {
         "tasks": [asdict(task) for task in tasks],
@@ -50,4 +50,4 @@ def time_samples(
         "seconds": seconds,
     }
     found = persistent_child(_CHILD, request, stage="tune", time_limit=time_limit)
-    return [Timed(**each) for each in found]
+    return [SampleTime(**each) for each in found]

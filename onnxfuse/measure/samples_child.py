@@ -17,7 +17,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.measure.samples import Task, Timed
+from onnxfuse.measure.samples import SampleTime, Task
 from onnxfuse.runtime import engine, process
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.memory import trim
@@ -49,7 +49,7 @@ class _Open:
 def main(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Answer a request of `samples.py`."""
     tasks = [Task(**each) for each in request["tasks"]]
-    found: list[Timed] = []
+    found: list[SampleTime] = []
     for batch in _batches(tasks):
         found += _timed(batch, request)
     return [asdict(each) for each in found]
@@ -67,7 +67,7 @@ def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
         yield batch
 
 
-def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[Timed]:
+def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[SampleTime]:
     """The times of the tasks of a batch, measured in turns."""
     empty = _opened(Task("", 1, 0), _trivial_model(), [], request["threads"])
     opened: list[_Open | DeviceError] = []
@@ -89,7 +89,7 @@ def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[Timed]:
             each.run()  # brings its caches back
             each.times.append(min(each.run(), each.run()))
     overhead = min(empty.times)
-    return [_result(each, overhead) if isinstance(each, _Open) else Timed(problem=each.message) for each in opened]
+    return [_result(each, overhead) if isinstance(each, _Open) else SampleTime(problem=each.message) for each in opened]
 
 
 def _converged(ready: Sequence[_Open], spent: float, seconds: float) -> bool:
@@ -98,11 +98,11 @@ def _converged(ready: Sequence[_Open], spent: float, seconds: float) -> bool:
     return spent > (seconds if met else seconds * PATIENCE)
 
 
-def _result(each: _Open, overhead: float) -> Timed:
+def _result(each: _Open, overhead: float) -> SampleTime:
     """The time of one copy; `overhead` is the seconds of a run of a trivial model."""
     least = min(each.times)
     seconds = max(least - overhead, 1e-9) / each.task.copies
-    return Timed(seconds, statistics.median(each.times) / least - 1.0, 2 * len(each.times))
+    return SampleTime(seconds, statistics.median(each.times) / least - 1.0, 2 * len(each.times))
 
 
 def _opened(task: Task, model: str | bytes, libraries: Sequence[str], threads: int) -> _Open:

@@ -20,7 +20,7 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, uncast
-from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.ops.spec import Definition, OperatorTable, define, view_of
 
 Shape = tuple[Index, ...]
 
@@ -80,7 +80,7 @@ class Facts:
     refusals: Mapping[str, Decision]
 
 
-def facts(graph: Graph, rows: Table) -> Facts:
+def facts(graph: Graph, rows: OperatorTable) -> Facts:
     """The facts of all nodes of a graph, whose names must differ."""
     known: dict[str, NodeFacts] = {}
     refusals: dict[str, Decision] = {}

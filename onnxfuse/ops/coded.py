@@ -11,8 +11,8 @@ from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.scalar import Apply, Scalar, apply, cast, const
 from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, with_transposes
+from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned
-from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.quantized import code_of, parameter, single
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, here

@@ -22,8 +22,8 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops import elementwise, movement, normalization, pooling
+from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import At, Stages, here, number, total
 
@@ -92,7 +92,7 @@ def quantize_dynamically(view: View) -> tuple[Definition, ...]:
             x, none = sided(view.load(0, at)), const(0.0, F32)
             return apply("select", apply("greater", x, none), x, none)
 
-        read = s.reduced(name, have, range(len(have)), "peak", positive, lambda v: apply("max", v, const(0.0, F32)))
+        read = s.reduced(name, have, range(len(have)), "maxnum", positive, lambda v: apply("max", v, const(0.0, F32)))
         return read((ZERO,) * len(have))
 
     high = end("%max", lambda x: x)

@@ -1,7 +1,7 @@
 """Rows of Resize and Upsample: separable interpolation, with positions and weights from tables or closed forms.
 
 Where the extents are known, positions and weights are computed in single precision as ONNX Runtime does, since the last
-bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/stretch.py`.
+bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/resize_axis.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Table, divides, entry, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, IndexTable, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
+from onnxfuse.ir.unsupported import FLOATS
+from onnxfuse.ops.resize_axis import NEAREST, TIE, Read, ResizeAttributes, ResizedAxis, Tapped, stretched, summed
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
-from onnxfuse.ops.stretch import NEAREST, TIE, Manner, Read, Stretch, Tapped, stretched, summed
 
 F = np.float32
 UNIT = 2.0**-30  # fixed-point unit of weights in tables
@@ -29,14 +29,14 @@ FEW = 4  # taps of an axis up to which the sum is unrolled
 Array = np.ndarray[Any, Any]
 
 
-def manner(view: View) -> Manner:
+def manner(view: View) -> ResizeAttributes:
     """The attributes of a node; before opset 11 coordinates are asymmetric, and rounded up when downscaling."""
     mode = view.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
         raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported", "mode nearest, linear or cubic")
     if view.opset < 11:
-        return Manner(mode, "asymmetric", "simple", 0.0, False, False, 0.0)
-    return Manner(
+        return ResizeAttributes(mode, "asymmetric", "simple", 0.0, False, False, 0.0)
+    return ResizeAttributes(
         mode,
         view.attr("coordinate_transformation_mode", "half_pixel"),
         view.attr("nearest_mode", "round_prefer_floor"),
@@ -50,11 +50,11 @@ def manner(view: View) -> Manner:
 # Extents --------------------------------------------------------------------------------------------------------------
 
 
-def stretches(view: View) -> tuple[Stretch, ...]:
+def stretches(view: View) -> tuple[ResizedAxis, ...]:
     """How each axis is resized, from known scales or sizes."""
     have = view.shape(0)
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
-    out = [Stretch(i, e, e) for i, e in enumerate(have)]
+    out = [ResizedAxis(i, e, e) for i, e in enumerate(have)]
     sizes = view.ints(3) if view.has(3) and view.opset >= 11 and view.shape(3) != (ZERO,) else None
     view.lengths("what it is resized by", sizes if sizes is not None else _scales(view), len(named))
     for k, at in enumerate(named):
@@ -101,7 +101,7 @@ def _scaled(view: View, have: Index, scale: float) -> Index:
     raise view.unsized(f"the symbolic extent {have!r} by {scale}", (have,))
 
 
-def _sized(view: View, s: Stretch, size: Index) -> Stretch:
+def _sized(view: View, s: ResizedAxis, size: Index) -> ResizedAxis:
     n, m = s.have.constant, size.constant
     if n is not None and m is not None:
         return replace(s, extent=size, scale=float(F(m) / F(n)) if n else 1.0)
@@ -114,7 +114,7 @@ def _sized(view: View, s: Stretch, size: Index) -> Stretch:
     return replace(s, extent=size, scale=None)
 
 
-def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> list[Stretch]:
+def _in_proportion(view: View, out: list[ResizedAxis], named: tuple[int, ...]) -> list[ResizedAxis]:
     """The keep_aspect_ratio policies: all named axes have the smallest or the largest of their scales."""
     policy = view.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -132,7 +132,7 @@ def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> li
 # Coordinates ----------------------------------------------------------------------------------------------------------
 
 
-def coordinates(view: View, how: Manner, s: Stretch) -> Array:
+def coordinates(view: View, how: ResizeAttributes, s: ResizedAxis) -> Array:
     """The coordinate in the input of each output element, in single precision."""
     n, m = s.have.constant or 0, s.extent.constant or 0
     x, scale = np.arange(m, dtype=F), F(s.ratio)
@@ -159,7 +159,7 @@ def coordinates(view: View, how: Manner, s: Stretch) -> Array:
     raise view.refuse("E-NO-KERNEL", said, "coordinate_transformation_mode half_pixel, align_corners or asymmetric")
 
 
-def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
+def _nearest(view: View, how: ResizeAttributes, x: Array, scale: float) -> Array:
     """The coordinate rounded to an integer, not yet clamped."""
     if how.nearest == "simple":
         return np.ceil(x) if scale < 1 else np.trunc(x)
@@ -177,7 +177,7 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
 # Taps -----------------------------------------------------------------------------------------------------------------
 
 
-def _tabled(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scalar:
+def _tabled(view: View, how: ResizeAttributes, s: ResizedAxis, at: Index, read: Read) -> Scalar:
     """Interpolation with constant tables of positions and weights."""
     n, x = s.have.constant or 0, coordinates(view, how, s)
     if how.mode == "nearest":
@@ -188,29 +188,29 @@ def _tabled(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scala
     count = places.shape[1]
     if count <= FEW:
         columns = zip(places.T.tolist(), units.T.tolist(), strict=True)
-        return summed([_term(read, Table(tuple(p)), Table(tuple(w)), at) for p, w in columns])
+        return summed([_term(read, IndexTable(tuple(p)), IndexTable(tuple(w)), at) for p, w in columns])
     tap = Axis(f"{view.out()}:t{s.number}", Index.of(count))
-    flat_places, flat_units = (Table(tuple(v.reshape(-1).tolist())) for v in (places, units))
+    flat_places, flat_units = (IndexTable(tuple(v.reshape(-1).tolist())) for v in (places, units))
     return total("sum", (tap,), _term(read, flat_places, flat_units, at * count + tap))
 
 
-def _term(read: Read, places: Table, weights: Table, at: Index) -> Scalar:
+def _term(read: Read, places: IndexTable, weights: IndexTable, at: Index) -> Scalar:
     value = read(entry(places, at))
     weight = apply("mul", FromIndex(entry(weights, at), value.dtype), const(UNIT, value.dtype))
     return apply("mul", value, weight)
 
 
-def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
+def _closed(places: tuple[int, ...], at: Index, s: ResizedAxis) -> Index:
     """The positions in closed form, (a * at + b) // c, else as a table."""
     ratio = Fraction(s.ratio).limit_denominator(64)
     p, q = ratio.numerator, ratio.denominator
     for offset in range(-q, p + 1) if p <= 64 else ():
         if places == tuple((i * q + offset) // p for i in range(len(places))):
             return floor_div(at * q + offset, Index.of(p))
-    return entry(Table(places), at)
+    return entry(IndexTable(places), at)
 
 
-def _filtered(how: Manner, x: Array, n: int, scale: float) -> tuple[Array, Array]:
+def _filtered(how: ResizeAttributes, x: Array, n: int, scale: float) -> tuple[Array, Array]:
     """Positions and weights of each output element: two for linear, four for cubic, more with antialias."""
     spread = max(1.0, 1.0 / scale) if how.antialias else 1.0
     if how.mode == "linear" and not how.antialias:
@@ -258,7 +258,7 @@ def resize(view: View) -> tuple[Definition, ...]:
     return tuple(stages.made)
 
 
-def _along(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+def _along(stages: Stages, how: ResizeAttributes, s: ResizedAxis) -> Tapped:
     return partial(_tabled, stages.view, how, s) if s.static else stretched(stages, how, s)
 
 
@@ -266,7 +266,7 @@ def _stretched(along: Tapped, i: int, value: Element) -> Element:
     return lambda at: along(at[i], lambda place: value((*at[:i], place, *at[i + 1 :])))
 
 
-def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Scalar) -> Scalar:
+def _within(view: View, how: ResizeAttributes, made: Sequence[ResizedAxis], at: At, value: Scalar) -> Scalar:
     """The value, or extrapolation_value where a coordinate of tf_crop_and_resize lies outside of the tensor."""
     if how.coordinates != "tf_crop_and_resize":
         return value
@@ -274,7 +274,7 @@ def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Sca
         if s.idle:
             continue
         x, last = coordinates(view, how, s), (s.have.constant or 1) - 1
-        held = Table(tuple(((x >= 0) & (x <= last)).astype(int).tolist()))
+        held = IndexTable(tuple(((x >= 0) & (x <= last)).astype(int).tolist()))
         here = apply("equal", FromIndex(entry(held, place), I64), const(1, I64))
         if set(held.values) != {1}:
             value = apply("select", here, value, const(how.beyond, value.dtype))

@@ -16,9 +16,9 @@ from onnxfuse.ir.index import ONE, Index, Loaded
 from onnxfuse.ir.indexing import product as count_of
 from onnxfuse.ir.indexing import unflatten
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
+from onnxfuse.ops.resize_axis import summed
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Lift, Stages, number, wide
-from onnxfuse.ops.stretch import summed
 
 _FAR = 4  # elements beyond which no tap of a point outside reaches into the image
 _CUBIC = -0.75  # of the cubic convolution kernel (Keys, 1981)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import BOOL, I64
-from onnxfuse.ir.index import Axis, Index, Loaded, Table, entry
+from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, entry
 from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
+from onnxfuse.ir.unsupported import FLOATS
 from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, here
@@ -52,7 +52,7 @@ def _wrapped(view: View, places: Array, extents: Any) -> Array:
 
 def _lands(table: Array, at: At) -> Index:
     """The number of the update that hits an element; -1 where none does."""
-    return entry(Table(tuple(table.reshape(-1).tolist())), flatten(at, tuple(map(Index.of, table.shape))))
+    return entry(IndexTable(tuple(table.reshape(-1).tolist())), flatten(at, tuple(map(Index.of, table.shape))))
 
 
 def scatter_elements(view: View) -> tuple[Definition, ...]:

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onnxfuse.errors import counted
-from onnxfuse.ir.absent import INVALID, absent
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
@@ -21,6 +20,7 @@ from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refuse
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+from onnxfuse.ir.unsupported import INVALID, absent
 
 Images = Literal["", "pool", "convolution"]
 Relation = Literal["equals", "equals or is 1", "is at least"]
@@ -248,7 +248,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class OperatorTable:
     """All rows by the key of their operator."""
 
     rows: Mapping[str, tuple[Row, ...]]
@@ -258,7 +258,7 @@ class Table:
         return next((r for r in self.rows.get(node.key, ()) if r.since <= opset <= r.until), None)
 
 
-def table(*families: tuple[Row, ...]) -> Table:
+def table(*families: tuple[Row, ...]) -> OperatorTable:
     """The table of some families of rows; at most one row serves an operator in an opset."""
     rows: dict[str, tuple[Row, ...]] = {}
     for family in families:
@@ -266,7 +266,7 @@ def table(*families: tuple[Row, ...]) -> Table:
             others = rows.get(row.op, ())
             assert all(row.until < r.since or r.until < row.since for r in others), f"{row.op} has two rows"
             rows[row.op] = (*rows.get(row.op, ()), row)
-    return Table(rows)
+    return OperatorTable(rows)
 
 
 def view_of(graph: Graph, node: Node) -> View:
@@ -279,7 +279,7 @@ REPORT = "report it, with the model if you can: a bug of onnxfuse"
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
+def define(rows: OperatorTable, view: View) -> tuple[Definition, ...] | Decision:
     """The definitions of a node's outputs, or why there are none (E-NO-KERNEL, E-OPAQUE, E-INVALID, ...)."""
     node = view.node
     if node.invalid:
@@ -334,7 +334,7 @@ def with_extents(d: Definition, change: Callable[[Index], Index], places: Callab
     return replace(d, axes=tuple(axes[a] for a in d.axes), value=rebuild(d.value, leaf, index))
 
 
-def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
+def _by_body(rows: OperatorTable, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
     """The definitions of a node without a row by its function body, over the node's own inputs and outputs."""
     needed = set(body.outputs)
     found: list[tuple[Definition, ...]] = []

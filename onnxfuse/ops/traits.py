@@ -13,6 +13,7 @@ from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.classify import MapType, edge_types, order_kept
+from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, Row, View, define, table
 
 Shapes = dict[str, tuple[Index, ...]]
@@ -49,6 +50,16 @@ def is_view(row: Row) -> bool:
     [True, False, False, False]
     """
     return _every(lambda *call: _moves(*call) and order_kept(*call), small_calls(row))
+
+
+@cache
+def is_view_by_name(key: str) -> bool:
+    """The same of an operator by its `Node.key`; False for one without a row.
+
+    >>> [is_view_by_name(key) for key in ("Flatten", "Relu", "com.example::Flatten")]
+    [True, False, False]
+    """
+    return key in ROWS.rows and is_view(ROWS.rows[key][-1])
 
 
 @cache

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from onnxfuse.config import USUAL, Options
 from onnxfuse.errors import OnnxFuseError
@@ -14,12 +14,13 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import FLOOR
 from onnxfuse.measure.profile import Profile
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.locked import text_of_lock
+from onnxfuse.pipeline.lock_files import text_of_lock
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
 
 Grouping = tuple[tuple[str, ...], ...]
+Kind = tuple[tuple[str, ...], ...]  # forms of new groups, and of those that they replace
 Locked: TypeAlias = "tuple[Grouping | None, tuple[FasterSchedule, ...]]"  # what a lock says of groups and ways
 USUALLY: Locked = (None, ())
 MOST = 6  # kinds of areas that are raced, those first in which most time is at stake
@@ -34,7 +35,7 @@ class Areas:
     `seconds` is what the change is predicted to save in all, `measured` prices being part of that.
     """
 
-    kind: Any
+    kind: Kind
     instead: tuple[tuple[Grouping, Grouping], ...]  # new groups, and those whose place they take
     seconds: float
 
@@ -53,7 +54,7 @@ class Areas:
 
 
 def areas_between(
-    before: Grouping, after: Grouping, form_of: Callable[[tuple[str, ...]], tuple[Any, float]], views: frozenset[str]
+    before: Grouping, after: Grouping, form_of: Callable[[tuple[str, ...]], tuple[object, float]], views: frozenset[str]
 ) -> list[Areas]:
     """The areas in which two plans differ, equal ones together: groups of both that share nodes, one with another.
 
@@ -65,8 +66,8 @@ def areas_between(
 
     same = {heavy(g) for g in before} & {heavy(g) for g in after}
     old, new = ([g for g in plan if heavy(g) and heavy(g) not in same] for plan in (before, after))
-    kinds: dict[Any, list[tuple[Grouping, Grouping]]] = {}
-    saved: dict[Any, float] = {}
+    kinds: dict[Kind, list[tuple[Grouping, Grouping]]] = {}
+    saved: dict[Kind, float] = {}
     for mine, theirs in _sharing(new, old, heavy):
         kind = tuple(tuple(str(form_of(g)[0]) for g in side) for side in (mine, theirs))
         kinds.setdefault(kind, []).append((mine, theirs))
@@ -173,7 +174,7 @@ class Race:
 
     def _profile(self, paths: Sequence[Path], duration: float) -> Profile:
         """The models in turns, each for so many seconds."""
-        found: Profile = self.calls.profile_models(
+        return self.calls.profile_models(
             paths,
             libraries=[p.with_name(f"lib{p.stem}.so") for p in paths],
             custom_libraries=self.context.options.custom_ops_library,
@@ -181,12 +182,11 @@ class Race:
             duration=duration,
             inputs=self.context.options.inputs,
             seed=self.context.options.seed,
-            dims=have(self.usual.loaded).source.dims,
+            dims=self.usual.source.dims,
             a_a=False,
             own=True,
             time_limit=self.context.meter.left,
         )
-        return found
 
     def holds(self, plan: Locked, first: Locked = USUALLY) -> bool:
         """Whether a plan is faster than the first one once more, in other processes."""
@@ -203,7 +203,7 @@ class Race:
         options = replace(self.context.options, strategy=USUAL, lock=None)
         if plan == USUALLY:
             return options
-        source, names = have(self.usual.loaded).source, self.context.target_names
+        source, names = self.usual.source, self.context.target_names
         about = Lock(source.sha256, deciding(options), names, None, (), plan[0], (), plan[1])
         path.write_text(text_of_lock(self.context, about), encoding="utf-8")
         return replace(options, lock=str(path))

@@ -19,20 +19,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
-from typing import Any
 
+from onnxfuse.backends.row import KernelTimer
 from onnxfuse.errors import DeviceError
-from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.kernel import Kernel
-from onnxfuse.measure.database import Measured
-from onnxfuse.measure.gpu import GpuTimer
+from onnxfuse.ir.graph import Constant, Decision
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.kernel import Kernel, Substitutions
+from onnxfuse.measure.database import Measurement
 from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
-from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
-from onnxfuse.plan.known import KernelSample
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
+from onnxfuse.plan.samples import KernelSample
 from onnxfuse.report.lock import FasterSchedule, Lock, deciding
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
@@ -43,10 +43,10 @@ LESS = 0.97  # a candidate replaces the usual one if it takes at most this fract
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class TunedContraction:
     """A contraction of a kernel with some of its candidates, the usual one first, as samples at one size."""
 
-    part: Part
+    part: GroupBuild
     places: int
     candidates: tuple[str, ...]
     samples: tuple[KernelSample, ...]
@@ -65,7 +65,7 @@ def faster_candidates(
     return [made for each in found if (made := _fastest(each, sampler, known)) is not None]
 
 
-def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[Contraction]:
+def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[TunedContraction]:
     """The contractions to measure, those with the most predicted time first."""
     graphs = [have(each.plan) for each in b.everywhere() for _ in each.parts]
     costs = [c.seconds if c is not None else 0.0 for c in predicted(context, b, counted_at(context, b))]
@@ -91,23 +91,25 @@ def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, in
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
             sample = partial(_sample, made.graph.constants, sizes.get(op, {}), costs[kinds[op][0]])
             samples = tuple(sample(k) for _, k in pairs if k is not None)
-            yield Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
+            yield TunedContraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
 
-def _made(context: Context, plan: Any, part: Part, candidates: Substitutions) -> Kernel | None:
+def _made(context: Context, plan: Plan, part: GroupBuild, candidates: Substitutions) -> Kernel | None:
     """A kernel with substituted candidates; None if it cannot be scheduled."""
     schedule = scheduler(context, plan, part.lowered, measured=candidates)
     found = attempted(context, "schedule", lambda: schedule(context.targets[0]))
     return None if isinstance(found, Decision) else found
 
 
-def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: float, kernel: Kernel) -> KernelSample:
+def _sample(
+    constants: Mapping[str, Constant], sizes: Mapping[str, int], seconds: float, kernel: Kernel
+) -> KernelSample:
     own = {p.value: constants[p.value] for p in kernel.inputs if p.value in constants}
     held = float(sum(c.bytes for c in constants.values()))
     return KernelSample(kernel, own, dict(sizes), held, (seconds,))
 
 
-def _fastest(c: Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> FasterSchedule | None:
+def _fastest(c: TunedContraction, sampler: Sampler, known: Mapping[str, Measurement]) -> FasterSchedule | None:
     """The fastest candidate, if it is clearly faster than the usual one; else None."""
     times = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):
@@ -117,7 +119,7 @@ def _fastest(c: Contraction, sampler: Sampler, known: Mapping[str, Measured]) ->
     return _faster(c, times)
 
 
-def _faster(c: Contraction, times: Mapping[str, float]) -> FasterSchedule | None:
+def _faster(c: TunedContraction, times: Mapping[str, float]) -> FasterSchedule | None:
     """The candidate that takes least of these seconds, not yet taken; None where the usual one is nearly as fast."""
     usual, best = c.candidates[0], min(times, key=lambda name: times[name], default="")
     if usual not in times or best == usual or times[best] > LESS * times[usual]:
@@ -154,31 +156,31 @@ def raced(race: Race, grouping: Grouping | None, found: Sequence[FasterSchedule]
 # GPUs -----------------------------------------------------------------------------------------------------------------
 
 
-def measured_on_gpu(
+def measured_on_device(
     context: Context, calls: Calls, until: float
 ) -> tuple[Lock, list[tuple[str, float, float]], list[str]]:
     """The lock of the build; of each tile its name, predicted and measured seconds; and what went wrong.
 
-    Raises DeviceError where this machine has no GPU.
+    Raises DeviceError where this machine has no such device.
     """
     b = run(context, calls, "schedule", lambda step, b: None)
     times: list[tuple[str, float, float]] = []
     problems: list[str] = []
     faster: list[FasterSchedule] = []
-    with GpuTimer(context.targets[0]) as timer:  # type: ignore[arg-type]  # of the backend
+    with have(context.backend.timer)(context.targets[0]) as timer:
         for each in contractions(context, b, {}):
-            found = _on_gpu(each, timer, until, problems)
+            found = _on_device(each, timer, until, problems)
             predicted = each.samples[0].seconds[0]
             times += [(f"{each.part.op}: {name}", predicted, seconds) for name, seconds in found.items()]
             best = _faster(each, found)
             faster += [replace(best, taken=True)] if best is not None else []
-    source: Any = have(b.loaded).source
+    source = b.source
     options = deciding(context.options)
     lock = Lock(source.sha256, options, context.target_names, None, (), None, (), tuple(faster))
     return lock, times, problems
 
 
-def _on_gpu(c: Contraction, timer: GpuTimer, until: float, problems: list[str]) -> dict[str, float]:
+def _on_device(c: TunedContraction, timer: KernelTimer, until: float, problems: list[str]) -> dict[str, float]:
     """Seconds of the tiles of a product, as far as there is time; the usual one is the first."""
     found: dict[str, float] = {}
     for name, sample in zip(c.candidates, c.samples, strict=True):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from onnxfuse.ir.absent import INVALID, READ
-from onnxfuse.ir.extents import expanded
+from onnxfuse.ir.extents import expanded, place_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.unsupported import INVALID, READ
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.state import Build
@@ -51,7 +51,7 @@ def closed(b: Build) -> Iterator[Decision]:
     for each in b.everywhere():
         graph = each.plan.graph if each.plan is not None else each.graph
         there = {n.name for n in graph.nodes} if graph is not None else set()
-        found = each.loaded.source.closed if each.loaded is not None else ()
+        found = each.source.closed if each.loaded is not None else ()
         yield from (Decision("E-SUBGRAPH", c.nodes, c.reason, c.unlock) for c in found if c.node in there and c.nodes)
 
 
@@ -100,4 +100,4 @@ def _of_foreign(d: Decision, graph: Graph, makers: Mapping[str, Node]) -> Decisi
 def _open(graph: Graph, value: str) -> bool:
     """Whether a value has no shape, or extents that are only names given by the loader."""
     t = graph.types.get(value)
-    return t is None or any(s.name.startswith("?") for e in t.shape for s in symbols_of(expanded(e)))
+    return t is None or any(place_of(s.name) for e in t.shape for s in symbols_of(expanded(e)))

@@ -10,19 +10,17 @@ from typing import Any
 from onnxfuse.build import CompileError
 from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
-from onnxfuse.emit import Emitted, Fused, Planned, Staged
-from onnxfuse.emit import Library as Stated
+from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged
 from onnxfuse.ir.graph import Decision
-from onnxfuse.load import Source
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
 from onnxfuse.pipeline.groups import described, forbidden, names_of
 from onnxfuse.pipeline.loading import loading
-from onnxfuse.pipeline.locked import lock_of
-from onnxfuse.pipeline.outputs import Places
+from onnxfuse.pipeline.lock_files import lock_of
+from onnxfuse.pipeline.outputs import OutputPaths
+from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, cache_of, have
-from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model
@@ -98,7 +96,7 @@ def check_library(b: Build) -> None:
 def emit(context: Context, calls: Calls, b: Build) -> Build:
     """The model and its manifest as files in the folder where outputs are made."""
     places = have(context.places)
-    source: Source = have(b.loaded).source
+    source = b.source
     if b.copy:
         emitted = calls.copied(source)
     else:
@@ -108,7 +106,7 @@ def emit(context: Context, calls: Calls, b: Build) -> Build:
             "+".join([target.name, *(name for name in features if name not in target.features)])
             for target, features in _features(context, b)
         )
-        stated = Stated(b.domain, places.library_name, library.sha256, places.manifest_name, targets)
+        stated = LibraryEntry(b.domain, places.library_name, library.sha256, places.manifest_name, targets)
         emitted = calls.emit(main.plan, main.fused, stated, main.inner)
     b = replace(
         b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
@@ -132,7 +130,7 @@ def body_model(context: Context, calls: Calls, emitted: Emitted, number: int) ->
     return path
 
 
-def _written(context: Context, calls: Calls, emitted: Emitted, places: Places) -> tuple[Path, ...]:
+def _written(context: Context, calls: Calls, emitted: Emitted, places: OutputPaths) -> tuple[Path, ...]:
     """The files of the model in the folder, the model last."""
     if places.model is None:
         path = context.folder / places.name
@@ -148,7 +146,7 @@ def _written(context: Context, calls: Calls, emitted: Emitted, places: Places) -
     return written
 
 
-def _model_files(folder: Path, places: Places) -> Iterable[Path]:
+def _model_files(folder: Path, places: OutputPaths) -> Iterable[Path]:
     return [folder / places.name, *([folder / places.data.name] if places.data is not None else [])]
 
 
@@ -167,7 +165,7 @@ def lock_file(context: Context, b: Build) -> Path:
 def write_manifest(context: Context, b: Build) -> None:
     """The manifest as a file in the folder where outputs are made; what was measured is in it where it is known."""
     places, library = have(context.places), b.library
-    source: Source = have(b.loaded).source
+    source = b.source
     if places.manifest is None:
         return
     targets = [{"name": target.name, "features": list(features)} for target, features in _features(context, b)]

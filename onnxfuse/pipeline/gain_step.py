@@ -12,20 +12,21 @@ from importlib.util import find_spec
 
 from onnxfuse.build.cache import Cache
 from onnxfuse.errors import DeviceError, OnnxFuseError
+from onnxfuse.load import source_of
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import CROWDED, GainResult, KernelTrial, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import counted_at, described
-from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import original_bytes, remembered
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
+from onnxfuse.pipeline.profile_guided import dropped
+from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
-from onnxfuse.pipeline.worth import runtime_times
+from onnxfuse.pipeline.verdict_cache import keep, key_of_bytes, recalled
 from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
-from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
+from onnxfuse.verify.verdicts import ORIGINAL
 
 SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
@@ -38,7 +39,7 @@ _PROGRAM = (
     "measure/gain_child",
     "measure/profile_child",
     "measure/ratios",
-    "measure/turns",
+    "measure/interleaving",
     "runtime/engine",
     "runtime/feed_sizes",
     "runtime/feeds",
@@ -169,7 +170,7 @@ def _found(
     if known is not None:
         return known, True
     seconds = _seconds(context, b, len(sizes))
-    found: GainResult = calls.measure_gain(
+    found = calls.measure_gain(
         context.original,
         b.files[-1],
         library=have(b.library).path,
@@ -195,7 +196,7 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
     loads = b.verdict.loads if b.verdict is not None else ()
     before = next((load for load in loads if load.way == ORIGINAL), None)
-    after = next((load for load in loads if load.way.startswith(WITH_LIBRARY)), None)
+    after = next((load for load in loads if load.with_library), None)
     if before is None or after is None:
         return left
     if context.options.gain:
@@ -220,5 +221,5 @@ def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
     A signal has a usual number of samples: with as few as a sequence has tokens, it would be less than one frame.
     """
     loaded = have(b.loaded)
-    given: Mapping[str, int] = loaded.source.dims
+    given: Mapping[str, int] = source_of(loaded).dims
     return [{**signal_dims(loaded), **each, **given} for each in hinted(context.options.dim_hint)]

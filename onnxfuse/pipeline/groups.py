@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
-import numpy as np
-
-from onnxfuse.config import Options
+from onnxfuse.backends.row import Packing, ScheduleRequest
 from onnxfuse.cost import Cost, number, symbols_at, weight_bytes
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import F16, F32, DType
-from onnxfuse.ir.graph import Constant, Decision, Graph, Node
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Choice, Kernel, products_of
-from onnxfuse.ir.products import HALVES
+from onnxfuse.ir.kernel import Kernel, RankedSchedules, Substitutions, products_of
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
-from onnxfuse.pipeline.state import Build, Context, Part, have, hinted
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
 from onnxfuse.report.result import CandidateTime, GroupResult
+from onnxfuse.schedule.passes.driver import Check, verified
 from onnxfuse.target import Target
+
+T = TypeVar("T")
 
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
 MOST_ROUNDS = 12
 
 
-def attempted(context: Context, what: str, make: Callable[[], Any]) -> Any:
+def attempted(context: Context, what: str, make: Callable[[], T]) -> T | Decision:
     """The result of `make`. An exception in it becomes an E-INTERNAL refusal, unless the build is strict."""
     context.meter.check(what)
     try:
@@ -107,35 +107,24 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
     assert len({g.name for g in plan.groups}) == len(plan.groups), "plan: two groups have one name"
 
 
-def scheduler(context: Context, plan: Plan, lowered: Lowered, **more: Any) -> Callable[[Any], Kernel | Decision]:
-    """The function that schedules a lowered group for a target; `more` are arguments of the backend's own.
+def scheduler(
+    context: Context, plan: Plan, lowered: Lowered, *, check: Check = verified, measured: Substitutions | None = None
+) -> Callable[[Target], Kernel | Decision]:
+    """The function that schedules a lowered group for a target; `check` and `measured` are those of `Schedule`.
 
     For a target of another backend than the plan's, weights stay as they are in the model.
     """
     constants, options = plan.graph.constants, context.options
     layouts = {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts}
-    half = half_for(options, [constants[v] for v in lowered.inputs if v in constants])
-    held = sum(c.bytes for c in constants.values())
-    more |= {"winograd": options.winograd is not False, "exchange": len(context.targets) == 1}
+    total = sum(c.bytes for c in constants.values())
+    common = Packing.OWN if len(context.targets) == 1 else Packing.SHARED
 
     def made(target: Target) -> Kernel | Decision:
-        backend, guest = context.backend_of(target), target.name in context.beside
-        packed, narrow = (frozenset[str](), None) if guest else (constants, half)
-        return backend.schedule(lowered, layouts, packed, target, narrow, held, **more)
+        packing = Packing.NONE if target.name in context.beside else common
+        request = ScheduleRequest(lowered, layouts, constants, total, options, packing)
+        return context.backend_of(target).schedule(request, target, check=check, measured=measured)
 
     return made
-
-
-_LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16
-
-
-def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
-    """The 16-bit storage dtype of a group's weights; None for float32, or if their range does not fit."""
-    half = HALVES[options.precision]
-    if half == F16:
-        most = [float(np.abs(w.load()).max(initial=0.0)) for w in weights if w.dtype == F32]
-        return half if all(m == 0.0 or _LEAST <= m <= float(np.finfo(np.float16).max) for m in most) else None
-    return half
 
 
 def narrowed_ops(b: Build) -> frozenset[str]:
@@ -144,7 +133,7 @@ def narrowed_ops(b: Build) -> frozenset[str]:
     return frozenset(part.op for part, narrow in pairs if narrow.keys() & {*part.group.inputs, *part.group.outputs})
 
 
-def roundings(parts: Iterable[Part], narrowed: Container[str] = ()) -> dict[str, float]:
+def roundings(parts: Iterable[GroupBuild], narrowed: Container[str] = ()) -> dict[str, float]:
     """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number.
 
     Kernel and body both round results of operator types in `narrowed`, but may round to different neighbours.
@@ -159,7 +148,7 @@ def roundings(parts: Iterable[Part], narrowed: Container[str] = ()) -> dict[str,
 # What is said of groups -----------------------------------------------------------------------------------------------
 
 
-def longest_sums(parts: Iterable[Part]) -> dict[str, int]:
+def longest_sums(parts: Iterable[GroupBuild]) -> dict[str, int]:
     """By operator type, the longest sum that its kernel makes; kernels with a symbolic one are left out."""
     found: dict[str, int] = {}
     for part in parts:
@@ -239,7 +228,7 @@ def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
     target = predicting(context)
     known: dict[tuple[object, ...], Cost | None] = {}
 
-    def cost(part: Part, graph: Graph) -> Cost | None:
+    def cost(part: GroupBuild, graph: Graph) -> Cost | None:
         kernel = part.kernel
         if kernel is None:
             return None
@@ -276,7 +265,7 @@ def described(
 
 
 def _described(
-    part: Part,
+    part: GroupBuild,
     name: str,
     mapping: str | None,
     flops: int | None,
@@ -301,11 +290,11 @@ def _described(
     )
 
 
-def _choice_results(choice: Choice) -> tuple[CandidateTime, ...]:
+def _choice_results(choice: RankedSchedules) -> tuple[CandidateTime, ...]:
     return tuple(CandidateTime(name, round(seconds * 1e3, 6)) for name, seconds in choice.candidates)
 
 
-def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:
+def _type_and_work(graph: Graph, part: GroupBuild, sizes: Sizes) -> tuple[str | None, int | None, int | None]:
     """The mapping type of a group, its operations and the bytes of its inputs and outputs."""
     kernel, group = part.kernel, part.group
     moved = traffic(kernel, symbols_in_kernel(graph, kernel, sizes)) if kernel is not None else None
@@ -335,7 +324,7 @@ def costs_of(graph: Graph, nodes: Iterable[Node], sizes: Sizes) -> dict[str, tup
 
     Equal calls on values of equal types are looked at once.
     """
-    known: dict[Any, int | None] = {}
+    known: dict[tuple[object, ...], int | None] = {}
     found = {}
     for n in nodes:
         values = [v for v in dict.fromkeys((*n.inputs, *n.outputs)) if v]

@@ -11,17 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from onnxfuse.build.cache import Cache, key_of
-from onnxfuse.load import Source
-from onnxfuse.pipeline.remembered import keep, recalled
-from onnxfuse.pipeline.state import Build, have
+from onnxfuse.pipeline.state import Build
+from onnxfuse.pipeline.verdict_cache import keep, recalled
 from onnxfuse.report.result import Loading
-from onnxfuse.runtime.memory import Load
-from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
+from onnxfuse.runtime.memory import LoadCost
+from onnxfuse.verify.verdicts import ORIGINAL
 
 _WITH, _WITHOUT = "with_library", "without_library"
 
 
-def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
+def loading(b: Build, loads: Iterable[LoadCost]) -> dict[str, Loading]:
     """By way, what loading takes; of the ways with a library, of which each instruction set has one, the costliest."""
     if not b.files:
         return {}
@@ -30,19 +29,19 @@ def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
     if b.library is not None and not b.copy:
         sizes[_WITH] = made + _bytes([b.library.path])
     sizes[_WITHOUT] = made
-    worst: dict[str, Load] = {}
+    worst: dict[str, LoadCost] = {}
     for each in sorted(loads, key=lambda load: load.seconds):
-        worst[_WITH if each.way.startswith(WITH_LIBRARY) else each.way.replace(" ", "_")] = each
+        worst[_WITH if each.with_library else each.way.replace(" ", "_")] = each
     return {way: _of(size, worst.get(way)) for way, size in sizes.items()}
 
 
 def original_bytes(b: Build) -> int:
     """Bytes of the files of the model that was read."""
-    source: Source = have(b.loaded).source
+    source = b.source
     return source.bytes + _bytes(source.external)
 
 
-def _of(size: int, load: Load | None) -> Loading:
+def _of(size: int, load: LoadCost | None) -> Loading:
     return Loading(size) if load is None else Loading(size, load.seconds, load.peak_bytes)
 
 
@@ -50,10 +49,10 @@ def _bytes(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
-def remembered(cache: Cache | None, key: str, loads: tuple[Load, ...]) -> tuple[Load, ...]:
+def remembered(cache: Cache | None, key: str, loads: tuple[LoadCost, ...]) -> tuple[LoadCost, ...]:
     """What was measured the first time that these bytes were; `key` is theirs."""
     place = key_of("loads", key)
-    known = recalled(cache, place, lambda held: tuple(Load(**each) for each in held))
+    known = recalled(cache, place, lambda held: tuple(LoadCost(**each) for each in held))
     if known is not None:
         return known
     if loads:

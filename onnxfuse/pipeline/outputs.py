@@ -20,7 +20,7 @@ STREAM = "-"  # as a path: standard input or output
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class OutputPaths:
     """Final paths. `model` is None for standard output; there the manifest is written only where one is named."""
 
     model: Path | None
@@ -52,7 +52,7 @@ class Places:
         return None if self.model is None else data_path(self.model)
 
 
-def places_of(model: Path | None, options: Options) -> Places:
+def places_of(model: Path | None, options: Options) -> OutputPaths:
     """The names of the outputs for a model at `model` (None: standard input). Raises UsageError for ones that clash."""
     out = options.output
     if out is None and model is None:
@@ -63,7 +63,7 @@ def places_of(model: Path | None, options: Options) -> Places:
         library = Path(options.lib)
         name = f"{library.name.removeprefix('lib').removesuffix('.so')}.onnx"
         manifest, lock = (Path(named) if named else None for named in (options.manifest, _lock_named(options)))
-        return _checked(Places(None, library, manifest, lock, name), model)
+        return _checked(OutputPaths(None, library, manifest, lock, name), model)
     path = Path(out) if out is not None else _default(model)
     if not path.name:
         raise UsageError("optimize: OUT has no name", hint="name the file to write")
@@ -72,7 +72,7 @@ def places_of(model: Path | None, options: Options) -> Places:
     manifest = Path(options.manifest) if options.manifest else path.with_name(f"{stem}.fuse.json")
     beside = path.with_name(f"{stem}.fuse.lock") if options.profile_guided else None
     lock = Path(named) if (named := _lock_named(options)) else beside
-    return _checked(Places(path, library, manifest, lock, path.name), model)
+    return _checked(OutputPaths(path, library, manifest, lock, path.name), model)
 
 
 def _lock_named(options: Options) -> str | None:
@@ -87,7 +87,7 @@ def _default(model: Path | None) -> Path:
     return model.with_name(f"{model.name.removesuffix('.onnx')}.fused.onnx")
 
 
-def _checked(places: Places, source: Path | None) -> Places:
+def _checked(places: OutputPaths, source: Path | None) -> OutputPaths:
     """The places, each another file, whatever its name; the model alone may replace the one that was read."""
     named = {"the model": places.model, "its data": places.data, "the library": places.library}
     named |= {"the manifest": places.manifest, "the lock file": places.lock}
@@ -104,14 +104,14 @@ def _checked(places: Places, source: Path | None) -> Places:
     return places
 
 
-def refuse(places: Places, options: Options) -> None:
+def refuse(places: OutputPaths, options: Options) -> None:
     """Raise UsageError for an output that exists, OutputError where its folder is missing or cannot be written."""
     paths = [p for p in (places.model, places.library, places.manifest, places.lock) if p is not None]
     refuse_existing(paths, overwrite=options.overwrite)
 
 
 @contextmanager
-def workshop(places: Places | None) -> Iterator[Path]:
+def workshop(places: OutputPaths | None) -> Iterator[Path]:
     """A folder to make the outputs in, on the file system of the model where there is one; removed at the end."""
     beside = places.model.absolute().parent if places is not None and places.model is not None else None
     with ExitStack() as stack:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Group, Plan
@@ -13,10 +12,11 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, predicting, scheduler
-from onnxfuse.pipeline.known import known_to
+from onnxfuse.pipeline.sample_keys import known_to
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
 from onnxfuse.schedule.passes.driver import unchecked, verified
+from onnxfuse.target import Cpu, Target
 
 MANY = 16  # cores that stand for a large machine
 
@@ -35,11 +35,13 @@ def costing(context: Context, calls: Calls) -> Costing:
     )
 
 
-def _machines(context: Context) -> Sequence[Any]:
+def _machines(context: Context) -> Sequence[Target]:
     """One core of the target, as many as it has, and as many as other machines may have."""
-    target: Any = predicting(context)
-    points = context.backend.points(target)
-    return (*points, replace(target, cores=MANY)) if len(points) > 1 and target.cores < MANY else points
+    target = predicting(context)
+    points: Sequence[Target] = context.backend.points(target)
+    if isinstance(target, Cpu) and len(points) > 1 and target.cores < MANY:
+        return (*points, replace(target, cores=MANY))
+    return points
 
 
 def _kernel(context: Context, calls: Calls, group: Group, plan: Plan) -> Kernel | Decision:
@@ -51,7 +53,4 @@ def _kernel(context: Context, calls: Calls, group: Group, plan: Plan) -> Kernel 
     if isinstance(lowered, Decision):
         return lowered
     check = verified if context.strict else unchecked
-    found: Kernel | Decision = attempted(
-        context, "schedule", lambda: scheduler(context, plan, lowered, check=check)(context.targets[0])
-    )
-    return found
+    return attempted(context, "schedule", lambda: scheduler(context, plan, lowered, check=check)(context.targets[0]))

@@ -14,22 +14,21 @@ from typing import Any, BinaryIO
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError, counted
-from onnxfuse.load import Source
 from onnxfuse.load.tensors import forget_pages
-from onnxfuse.pipeline import finish, gain_step, guided, locked, verdict
+from onnxfuse.pipeline import finish, gain_step, lock_files, profile_guided, verdict
 from onnxfuse.pipeline import steps as first
+from onnxfuse.pipeline.build_drawing import drawing
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
-from onnxfuse.pipeline.drawn import drawing
 from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
-from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline.outputs import STREAM, OutputPaths, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
-from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.plan.price import PriceMemo, Samples
+from onnxfuse.plan.price import PriceMemo, PriceSamples
 from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.report.result import CandidateResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
@@ -58,7 +57,7 @@ STEPS: tuple[Step, ...] = (
     ("build", finish.build, finish.check_library),
     ("emit", finish.emit, finish.check_emitted),
     ("verify", verdict.verify, _nothing),
-    ("guide", guided.guide, _nothing),
+    ("guide", profile_guided.guide, _nothing),
     ("gain", gain_step.gain, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
@@ -130,10 +129,10 @@ def opened(
     calls: Calls,
     tell: Tell,
     *,
-    places: Places | None = None,
-    beside: Places | None = None,
+    places: OutputPaths | None = None,
+    beside: OutputPaths | None = None,
     strict: bool = False,
-    samples: Samples | None = None,
+    samples: PriceSamples | None = None,
 ) -> Iterator[Context]:
     """What a build of a model is given, with its budgets running; outputs are made `beside` their places.
 
@@ -212,7 +211,7 @@ def _enough(options: Options, b: Build) -> None:
 def _finished(context: Context, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
     """Deliver what was made, when it has the kernels that were asked for."""
     options, places = context.options, have(context.places)
-    locked.check_lock(context, b)
+    lock_files.check_lock(context, b)
     finish.write_manifest(context, b)  # what was measured is known only now
     made: dict[Path, Path] = {}
     if places.data is not None and len(b.files) > 1:
@@ -243,7 +242,7 @@ def _as_files(texts: Mapping[Path, str], folder: Path) -> dict[Path, Path]:
     return made
 
 
-def _output(places: Places, made: Mapping[Path, Path]) -> Output:
+def _output(places: OutputPaths, made: Mapping[Path, Path]) -> Output:
     """The final paths of what there is."""
     library, manifest, data, lock = (
         str(path) if path in made else None for path in (places.library, places.manifest, places.data, places.lock)
@@ -253,7 +252,7 @@ def _output(places: Places, made: Mapping[Path, Path]) -> Output:
 
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
     """What is known after the last step."""
-    source: Source = have(b.loaded).source
+    source = b.source
     names = (part.group.name for part in b.all_parts)
     groups = b.groups or tuple(described(context, b, names, runtime_times(context, b)))
     path = str(context.model) if isinstance(context.model, Path) else None

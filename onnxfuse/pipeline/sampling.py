@@ -8,21 +8,22 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from onnxfuse.build import CompileError
 from onnxfuse.emit import copies
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.measure.database import Database, Measured
-from onnxfuse.measure.samples import Task, Timed
+from onnxfuse.measure.database import Database, Measurement
+from onnxfuse.measure.samples import SampleTime, Task
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.known import FURTHER, NEAR, Keys, call_text, shape_of, weights_of
+from onnxfuse.pipeline.sample_keys import FURTHER, NEAR, Keys, call_text, shape_of, weights_of
 from onnxfuse.pipeline.state import Context, cache_of
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.render.source import Source
+from onnxfuse.target import Cpu
 
 DOMAIN = "onnxfuse.sampled"
 FEW, MANY = 2, 16  # copies of a sample in a model
@@ -54,7 +55,7 @@ class Sampler:
     database: Database
     threads: Sequence[int]
     until: float
-    measured: dict[str, tuple[Sample, int, Measured]] = field(default_factory=dict)
+    measured: dict[str, tuple[Sample, int, Measurement]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def run(self, samples: Iterable[Sample]) -> int:
@@ -89,14 +90,14 @@ class Sampler:
         self.database.keep(rows)
         return len(rows)
 
-    def _row(self, w: Wanted, timed: Timed) -> Measured:
+    def _row(self, w: Wanted, timed: SampleTime) -> Measurement:
         what = call_text(w.sample.call) if isinstance(w.sample, NodeSample) else self._name(w.sample.kernel)
         date = datetime.now(UTC).isoformat(timespec="seconds")
         spread = float(f"{timed.spread:.4g}")
         said = f"{what}, {w.threads} threads, weights {self.keys.found(w.sample)}"
-        return Measured(w.key, self.keys.place, said, float(f"{timed.seconds:.5g}"), spread, timed.runs, date)
+        return Measurement(w.key, self.keys.place, said, float(f"{timed.seconds:.5g}"), spread, timed.runs, date)
 
-    def _timed(self, batch: Sequence[Wanted], library: Path | None, threads: int) -> list[Timed]:
+    def _timed(self, batch: Sequence[Wanted], library: Path | None, threads: int) -> list[SampleTime]:
         tasks: list[Task | str] = []
         for number, w in enumerate(batch):
             path = self.context.folder / f"sample{threads}_{number}.onnx"
@@ -107,11 +108,11 @@ class Sampler:
         good = [task for task in tasks if isinstance(task, Task)]
         libraries = [library] if library is not None else []
         try:
-            settings = {"threads": threads, "seconds": SECONDS, "time_limit": self.context.meter.left}
-            found = iter(self.calls.time_samples(good, libraries=libraries, **settings) if good else [])
+            timed = partial(self.calls.time_samples, time_limit=self.context.meter.left)
+            found = iter(timed(good, libraries=libraries, threads=threads, seconds=SECONDS) if good else [])
         except DeviceError as problem:
-            found = iter([Timed(problem=problem.message)] * len(good))
-        made = [Timed(problem=task) if isinstance(task, str) else next(found) for task in tasks]
+            found = iter([SampleTime(problem=problem.message)] * len(good))
+        made = [SampleTime(problem=task) if isinstance(task, str) else next(found) for task in tasks]
         for task in good:
             os.unlink(task.model)
         return made
@@ -138,7 +139,8 @@ class Sampler:
         count, weights = ENOUGH / predicted, max(weights_of(sample), 1)
         where = self.keys.found(sample)
         if where != NEAR:
-            target: Any = self.context.targets[0]
+            target = self.context.targets[0]
+            assert isinstance(target, Cpu), "pipeline: samples are measured on CPUs"
             level = 2 * target.l2_bytes if where == FURTHER else target.l3_bytes
             count = max(count, 2 * level / weights)
         return int(max(1, min(max(FEW, count), MANY, WEIGHTS / weights)))

@@ -9,28 +9,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from onnxfuse.backends import Backend
+from onnxfuse.backends import BACKENDS, Backend
 from onnxfuse.build import Library
 from onnxfuse.build.cache import Cache, default_cache_dir
-from onnxfuse.config import DEVICE_COMPILERS, NVRTC, Options
+from onnxfuse.config import NVCC, NVRTC, Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.load.dims import is_extent
+from onnxfuse.load.source import ModelSource, source_of
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
-from onnxfuse.pipeline.outputs import Places
+from onnxfuse.pipeline.outputs import OutputPaths
 from onnxfuse.plan.price import PriceMemo
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
 from onnxfuse.runtime.background import Background
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.target import Target, runs_here
 from onnxfuse.verify.verdicts import Verdict
 
@@ -39,7 +40,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupBuild:
     """A group on its way to a kernel; what is None is not made yet. `op` is the operator type of kernel and body."""
 
     group: Group
@@ -64,7 +65,7 @@ class Context:
     targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
-    places: Places | None  # None where nothing is to be written
+    places: OutputPaths | None  # None where nothing is to be written
     folder: Path
     meter: Meter
     tell: Tell
@@ -93,9 +94,6 @@ class Context:
         return tuple(target.name for target in self.targets if runs_here(target))
 
 
-Substitutions: TypeAlias = tuple[tuple[str, str], ...]  # schedule candidates: predicted best, replacement
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
     """Everything that the steps have made so far; a step gives a new one. None: not made yet.
@@ -112,8 +110,8 @@ class Build:
     forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
     plan: Plan | None = None
     copy: bool = False  # nothing is to be fused: the model is copied
-    made: Mapping[Any, Part] = field(default_factory=dict)  # parts of earlier rounds by what decides them
-    parts: tuple[Part, ...] = ()
+    made: Mapping[Any, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
+    parts: tuple[GroupBuild, ...] = ()
     refused: tuple[Decision, ...] = ()  # by steps after `plan`
     rounds: int = 0  # how often it was planned
     passed: frozenset[tuple[str, ...]] = frozenset()  # operator and outputs of kernels that equal their bodies
@@ -126,7 +124,7 @@ class Build:
     groups: tuple[GroupResult, ...] = ()
     nodes_after: int = 0
     verdict: Verdict | None = None
-    loads: tuple[Load, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
+    loads: tuple[LoadCost, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
     grouping: tuple[tuple[str, ...], ...] | None = None  # groups that a lock names, by the names of their nodes
     substitutions: Mapping[str, Substitutions] = field(default_factory=dict)  # of a lock, by usual operator type
@@ -142,7 +140,12 @@ class Build:
             yield from each.everywhere()
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
+    def source(self) -> ModelSource:
+        """The model that was loaded, or the body in it."""
+        return source_of(have(self.loaded))
+
+    @property
+    def all_parts(self) -> tuple[GroupBuild, ...]:
         """The parts of the main graph and of all bodies."""
         return tuple(part for b in self.everywhere() for part in b.parts)
 
@@ -172,8 +175,10 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
-    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
-        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
+    used = options.toolchain if options.nvcc is None else NVCC
+    owner = next((name for name, backend in BACKENDS.items() if used in backend.compilers), options.target)
+    if owner != options.target:
+        raise UsageError(f"options: {used} compiles kernels of {owner}", hint=f"add --target {owner}")
     if options.nvcc is not None and options.toolchain == NVRTC:
         raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
     for pattern in options.skip_node:

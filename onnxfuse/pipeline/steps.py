@@ -17,10 +17,9 @@ from onnxfuse.emit import domain
 from onnxfuse.errors import DeviceError, ModelError, UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.ir.verify import verify
-from onnxfuse.load import Source as Loaded
-from onnxfuse.load import everywhere
+from onnxfuse.load import everywhere, source_of
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
@@ -32,10 +31,10 @@ from onnxfuse.pipeline.groups import (
     refused,
     scheduler,
 )
-from onnxfuse.pipeline.locked import apply_lock
+from onnxfuse.pipeline.lock_files import apply_lock
 from onnxfuse.pipeline.pricing import costing
-from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have, hinted
-from onnxfuse.pipeline.worth import worthwhile
+from onnxfuse.pipeline.slower_groups import worthwhile
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have, hinted
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.render.source import Source
@@ -47,7 +46,7 @@ from onnxfuse.target import Target
 def load(context: Context, calls: Calls, b: Build) -> Build:
     """The model as a graph without shape arithmetic; one with kernels of ours is only copied."""
     graph = calls.load(context.model, context.options)
-    source: Loaded = graph.source
+    source = source_of(graph)
     if context.options.inputs is not None:  # what cannot be read is better said before anything is compiled
         with suppress(DeviceError):  # inputs that are no tensors are left for the runtime to judge
             given = Path(context.options.inputs)
@@ -102,9 +101,9 @@ def _runnable(graph: Graph) -> None:
 
 def _simplified(calls: Calls, b: Build) -> Build:
     """The build without shape arithmetic, and one for each body that is still there."""
-    graph: Graph = calls.simplify(have(b.graph))
+    graph = calls.simplify(have(b.graph))
     there = {n.name for n in graph.nodes}
-    bodies = [body for body in have(b.loaded).source.bodies if body.node in there]
+    bodies = [body for body in b.source.bodies if body.node in there]
     inner = [Build(loaded=o.graph, graph=o.graph, node=o.node, attribute=o.attribute) for o in bodies]
     return replace(b, graph=graph, inner=tuple(_simplified(calls, each) for each in inner))
 
@@ -167,8 +166,7 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         made = Plan(graph, (), {}, (given_up,))
     else:
         settings = (context.options, b.forbidden, context.backend.legality, costing(context, calls))
-        grouping = {"grouping": b.grouping} if b.grouping is not None else {}
-        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings, **grouping))
+        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings, grouping=b.grouping))
         if isinstance(found, Decision):
             found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
         made = found
@@ -199,7 +197,7 @@ def _lowered(context: Context, calls: Calls, b: Build) -> Build:
         if isinstance(found, Decision):
             refusals.append((group, found))
         else:
-            parts.append(Part(group, found))
+            parts.append(GroupBuild(group, found))
     return refused(replace(b, parts=tuple(parts)), refusals)
 
 
@@ -252,7 +250,7 @@ def _explained(context: Context, b: Build, around: tuple[Decision, ...] = ()) ->
 
 
 def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
-    parts: list[Part] = []
+    parts: list[GroupBuild] = []
     refusals: list[tuple[Group, Decision]] = []
     for number, part in enumerate(b.parts):
         context.part(number, len(b.parts))
@@ -267,12 +265,12 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
     return b if refusals else worthwhile(context, b)
 
 
-def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | Decision:
+def _scheduled(context: Context, calls: Calls, b: Build, part: GroupBuild) -> GroupBuild | Decision:
     """The part with kernel, body and operator type."""
     plan, group, lowered = have(b.plan), part.group, part.lowered
     graph = plan.graph
 
-    def make(measured: Substitutions | None = None) -> Part | Decision:
+    def make(measured: Substitutions | None = None) -> GroupBuild | Decision:
         scheduled = scheduler(context, plan, lowered, check=verified, measured=measured)
         own = _alike([scheduled(target) for target in context.targets if target.name not in context.beside])
         if isinstance(own, Decision):
@@ -289,8 +287,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
             return make(b.substitutions[op])
         return replace(part, kernel=own[0], others=kernels[1:], body=body, op=op)
 
-    found: Part | Decision = attempted(context, "schedule", make)
-    return found
+    return attempted(context, "schedule", make)
 
 
 def _beside(
@@ -300,8 +297,8 @@ def _beside(
     for target in context.targets:
         if target.name in context.beside:
             made = attempted(context, "schedule", partial(scheduled, target))
-            alike = isinstance(made, Kernel) and (made.inputs, made.outputs) == (first.inputs, first.outputs)
-            yield made if alike else None
+            same = isinstance(made, Kernel) and (made.inputs, made.outputs) == (first.inputs, first.outputs)
+            yield made if isinstance(made, Kernel) and same else None
 
 
 def _alike(found: Sequence[Kernel | Decision]) -> tuple[Kernel, ...] | Decision:

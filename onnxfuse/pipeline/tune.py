@@ -16,29 +16,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
 from onnxfuse.measure.cluster import Cluster
-from onnxfuse.measure.database import Measured
+from onnxfuse.measure.database import Measurement
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
-from onnxfuse.pipeline.alternatives import Areas, Grouping, Race, areas_between, raced
+from onnxfuse.pipeline.alternatives import Areas, Grouping, Kind, Race, areas_between, raced
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_gpu
+from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_device
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
-from onnxfuse.pipeline.known import Keys, database_of
-from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
+from onnxfuse.pipeline.lock_files import key_of_plan, text_of_lock
 from onnxfuse.pipeline.run import opened, run
+from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
-from onnxfuse.plan.known import KernelSample, Sample
-from onnxfuse.plan.price import Samples
+from onnxfuse.plan.price import PriceSamples
+from onnxfuse.plan.samples import KernelSample, Sample
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
-from onnxfuse.target import NATIVE
+from onnxfuse.target import NATIVE, Cpu
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
 CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
@@ -94,13 +93,13 @@ def tune(
     place = Path(lock) if lock is not None else _beside(Path(model))
     if place.exists() and not options.overwrite:
         raise UsageError(f"tune: {place} exists", hint="--overwrite replaces it")
-    if options.target == "cuda":
-        return _on_gpu(model, options, place, begin + seconds, tell, calls)
+    if calls.backends[options.target].timer is not None:
+        return _on_device(model, options, place, begin + seconds, tell, calls)
     priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
     with ExitStack() as stack:
         if cluster is not None:
             calls = replace(calls, time_samples=stack.enter_context(Cluster(cluster)).time_samples)
-        context = stack.enter_context(opened(model, priced, calls, tell, samples=(samples := Samples())))
+        context = stack.enter_context(opened(model, priced, calls, tell, samples=(samples := PriceSamples())))
         mine = replace(context, options=replace(options, strategy=None, lock=None))
         tuning = _Tuning(context, calls, samples, mine, begin + seconds, _threads(threads))
         found, text = tuning.run()
@@ -108,14 +107,14 @@ def tune(
     return replace(found, model=os.fspath(model), lock=str(place), seconds=round(time.monotonic() - begin, 2))
 
 
-def _on_gpu(
+def _on_device(
     model: str | os.PathLike[str], options: Options, place: Path, until: float, tell: Tell, calls: Calls
 ) -> Tuned:
-    """Tiles of products measured on the GPU of this machine."""
+    """Tiles of products measured on a device of this machine."""
     begin = time.monotonic()
     options = replace(options, arch=options.arch or (NATIVE,), lock=None, profile_guided=False)
     with opened(model, options, calls, tell) as context:
-        lock, times, problems = measured_on_gpu(context, calls, until)
+        lock, times, problems = measured_on_device(context, calls, until)
         place.write_text(text_of_lock(context, lock), encoding="utf-8")
     samples = tuple(SampleResult(what, 0, p * 1e6, s * 1e6, 0.0, left=False) for what, p, s in times)
     taken = round(time.monotonic() - begin, 2)
@@ -134,7 +133,13 @@ class _Tuning:
     """One model under way: `context` plans by prices, `mine` is what a build without a strategy has."""
 
     def __init__(
-        self, context: Context, calls: Calls, samples: Samples, mine: Context, until: float, threads: tuple[int, ...]
+        self,
+        context: Context,
+        calls: Calls,
+        samples: PriceSamples,
+        mine: Context,
+        until: float,
+        threads: tuple[int, ...],
     ) -> None:
         database = database_of(context)
         if database is None:
@@ -188,7 +193,7 @@ class _Tuning:
     def _raced(self, race: Race, usual: Build, others: Iterable[Build]) -> tuple[list[Alternative], Grouping | None]:
         """The areas in which plans differ from the usual one, measured in the whole model, and the plan of the best."""
         before = grouping_of(usual)
-        kinds: dict[Any, Areas] = {}
+        kinds: dict[Kind, Areas] = {}
         for b in others:
             for area in areas_between(before, grouping_of(b), self._form, _views(usual)):
                 kinds.setdefault(area.kind, area)
@@ -206,7 +211,7 @@ class _Tuning:
             sizes |= {part.op: at[len(at) // 2].symbols} if at else {}
         return faster_candidates(self.mine, b, self.sampler, sizes)
 
-    def _form(self, names: tuple[str, ...]) -> Any:
+    def _form(self, names: tuple[str, ...]) -> tuple[object, float]:
         """What equal groups have in common, and what one is predicted or measured to take."""
         form = self.samples.sets.get(names)
         price, samples = self.context.price_memo.known.get(form), self.samples.at.get(form)
@@ -221,7 +226,7 @@ class _Tuning:
         faster: tuple[FasterSchedule, ...],
     ) -> str:
         """The text of the lock, which the database keeps too."""
-        source: Any = have(b.loaded).source
+        source = b.source
         options = deciding(self.mine.options)
         lock = Lock(source.sha256, options, self.mine.target_names, None, (), grouping, tuple(alternatives), faster)
         text = text_of_lock(self.mine, lock)
@@ -229,15 +234,12 @@ class _Tuning:
         self.database.keep_plan(key_of_plan(self.mine, b), text, now)
         return text
 
-    def _sample(self, sample: Sample, threads: int, row: Measured) -> SampleResult:
-        cores = [machine.cores for machine in self._machines()]
+    def _sample(self, sample: Sample, threads: int, row: Measurement) -> SampleResult:
+        cores = [m.cores for m in self.context.backend.points(self.context.targets[0]) if isinstance(m, Cpu)]
         at = cores.index(threads) if threads in cores else 0
         predicted = sample.seconds[at] if sample.seconds else 0.0
         left = not isinstance(sample, KernelSample)
         return SampleResult(row.what, threads, predicted * 1e6, row.seconds * 1e6, row.spread, left)
-
-    def _machines(self) -> list[Any]:
-        return list(self.context.backend.points(self.context.targets[0]))
 
 
 def _views(b: Build) -> frozenset[str]:

@@ -9,22 +9,22 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
 
+from onnxfuse.emit import Emitted
 from onnxfuse.errors import AnsweredNo, DeviceError, counted
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline import finish
 from onnxfuse.pipeline import steps as first
-from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.calls import Calls, GroupSettings, ModelSettings, RunSettings, Tolerances, feed_settings
 from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import Memory, known_model
-from onnxfuse.pipeline.state import Build, Context, Part, cache_of, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
+from onnxfuse.pipeline.verdict_cache import known_model
 from onnxfuse.target import unable
-from onnxfuse.verify import GroupResult as Compared
-from onnxfuse.verify import bisected
-from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
+from onnxfuse.verify import GroupVerdict, bisected
+from onnxfuse.verify.verdicts import Verdict
 
 SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
 _REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
@@ -39,15 +39,17 @@ def begin(context: Context, calls: Calls, b: Build) -> None:
         return
     if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
         return
-    settings = {k: v for k, v in _settings(context, b).items() if k not in ("isas", "memory_limit")}
-    out, precision = context.folder / "reference", options.precision
-    work = partial(calls.verify_reference, context.original, out, precision=precision, **settings)
-    context.background.start(_REFERENCE, lambda stop: work(stop=stop))
+    out, precision, settings = context.folder / "reference", options.precision, feed_settings(context, b)
+
+    def work(stop: threading.Event) -> Path | None:
+        return calls.verify_reference(context.original, out, precision=precision, stop=stop, **settings)
+
+    context.background.start(_REFERENCE, work)
 
 
 def _beside(context: Context, b: Build) -> bool:
     """Whether to run the model in other processes beside the build: if that saves time and memory suffices."""
-    source = have(b.loaded).source
+    source = b.source
     size = source.bytes + sum(path.stat().st_size for path in source.external)
     return SMALL <= size <= LARGE and context.options.memory_budget is None and find_spec("onnxruntime") is not None
 
@@ -63,7 +65,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if find_spec("onnxruntime") is None:
         verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
     else:
-        memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
+        memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
         known = memory.recall()
         if known is None:
             if _beside(context, b):
@@ -95,7 +97,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     return replace(b, verdict=verdict)
 
 
-def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
+def _given_up(b: Build, verdict: Verdict, parts: list[GroupBuild]) -> Build:
     """The build without these kernels, each of which agrees with its body although the whole model fails.
 
     That happens to models that amplify roundings, and to those that run only because of a fusion of the runtime. If all
@@ -108,20 +110,20 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
 
-def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
+def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[GroupBuild]:
     """The kernels without which the model passes, found by bisection; None if not found, or if none would be left."""
-    if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
+    if any(not run.ok and not run.with_library for run in verdict.runs):
         return _rebuilt(context, calls, b)
     kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
     files = (context.original, b.files[-1], have(b.library).path)
     try:
-        dropped = calls.verify_culprits(*files, verdict, kernels, **_limits(context), **_settings(context, b))
+        dropped = calls.verify_culprits(*files, verdict, kernels, **_model_settings(context, b))
     except DeviceError:
         return []
     return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
 
 
-def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
+def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
     """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
     or what the model says of values between them. Each trial is planned and built anew.
     """
@@ -144,39 +146,28 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
     return [p for p in b.all_parts if p.group.nodes[0].name not in kept] if kept else []
 
 
-def _settings(context: Context, b: Build) -> dict[str, Any]:
+def _run_settings(context: Context, b: Build) -> RunSettings:
     """The arguments that both comparisons share."""
-    options, source = context.options, have(b.loaded).source
-    return {
-        "isas": context.here,
-        "inputs": options.inputs,
-        "seed": options.seed,
-        "dims": source.dims,
-        "custom_libraries": options.custom_ops_library,
-        "time_limit": context.meter.left,
-        "memory_limit": size_of(options.memory_budget) if options.memory_budget else None,
-    }
+    budget = context.options.memory_budget
+    return {**feed_settings(context, b), "isas": context.here, "memory_limit": size_of(budget) if budget else None}
 
 
-def _limits(context: Context) -> dict[str, Any]:
-    """The tolerances that the user gave."""
+def _model_settings(context: Context, b: Build) -> ModelSettings:
+    """The same with the tolerances that the user gave."""
     options = context.options
-    return {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
+    limits: Tolerances = {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
+    return {**_run_settings(context, b), **limits}
 
 
 def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | None = None) -> Verdict:
     library = have(b.library).path if context.here and not b.copy else None
-    beside = {} if stop is None else {"stop": stop}
-    reference = context.background.result(_REFERENCE, lambda: None)
-    if reference is not None:
-        beside["reference"] = reference
-    verdict: Verdict = calls.verify_models(
+    verdict = calls.verify_models(
         context.original,
         b.files[-1],
         library=library,
-        **_limits(context),
-        **_settings(context, b),
-        **beside,
+        reference=context.background.result(_REFERENCE, lambda: None),
+        stop=stop,
+        **_model_settings(context, b),
     )
     if library is None and not b.copy and verdict.ok:
         return replace(verdict, ok=None, message=f"{_unable(context)}; function bodies are right")
@@ -188,7 +179,7 @@ def _unable(context: Context) -> str:
     return unable(targets, targets)
 
 
-def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:
+def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[GroupBuild, GroupVerdict]]]:
     """The build, with the kernels that agree with their bodies recorded, and the parts whose kernels do not.
 
     Kernels that passed in an earlier round are not checked again. No kernel fails if the model does not run at all.
@@ -204,33 +195,39 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 
 
-def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[Compared]:
+def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[GroupVerdict]:
     """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
-    settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
     narrowed = narrowed_ops(b)
-    settings |= {"roundings": roundings(b.all_parts, narrowed), "narrowed": narrowed}
-    if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
+    settings: GroupSettings = {
+        **_run_settings(context, b),
+        "reductions": longest_sums(b.all_parts),
+        "roundings": roundings(b.all_parts, narrowed),
+        "narrowed": narrowed,
+        "skip": known,
+    }
+    if not _calls_in(emitted, b.domain) <= set(known):
         with suppress(DeviceError):
             yield from calls.verify_groups(b.files[-1], library, **settings)
+    random: GroupSettings = {**settings, "inputs": None}
     for number, body in enumerate(emitted.bodies):
-        if not _calls_in(body.proto.graph, b.domain) <= set(known):
+        if not _calls_in(body, b.domain) <= set(known):
             with suppress(DeviceError):  # what random inputs do not run; the whole model is compared all the same
                 path = body_model(context, calls, emitted, number)
-                yield from calls.verify_groups(path, library, **settings | {"inputs": None})
+                yield from calls.verify_groups(path, library, **random)
 
 
-def _calls_in(graph: Any, domain: str) -> set[str]:
-    """The names of the nodes of a graph that call kernels."""
-    return {n.name for n in graph.node if n.domain == domain}
+def _calls_in(emitted: Emitted, domain: str) -> set[str]:
+    """The names of the nodes of a model that call kernels."""
+    return {n.name for n in emitted.proto.graph.node if n.domain == domain}
 
 
-def _key(part: Part) -> tuple[str, ...]:
+def _key(part: GroupBuild) -> tuple[str, ...]:
     """The identity of a kernel: its operator type and outputs."""
     return (part.op, part.group.nodes[0].name, *part.group.outputs)
 
 
-def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
+def _dropped(b: Build, failed: list[tuple[GroupBuild, GroupVerdict]]) -> Build:
     """The build without the kernels that differ from their bodies, marked for replanning.
 
     Differences may come from sums, whose order matters where terms cancel; then the rest of the group is planned again
@@ -247,6 +244,6 @@ def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
 
-def _graph_of(b: Build, part: Part) -> Graph:
+def _graph_of(b: Build, part: GroupBuild) -> Graph:
     """The graph that a part is of."""
     return next(have(each.plan).graph for each in b.everywhere() if any(p is part for p in each.parts))

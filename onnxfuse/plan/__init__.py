@@ -12,11 +12,11 @@ from dataclasses import replace
 from onnxfuse.config import SEARCHES, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
-from onnxfuse.ops.spec import Table
+from onnxfuse.ops.spec import OperatorTable
+from onnxfuse.plan.constant_nodes import computed_once
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import Kind, decoded_weights, kind_of
 from onnxfuse.plan.legality import CPU, Legality
-from onnxfuse.plan.once import computed_once
 from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import Costing
 from onnxfuse.plan.refusals import known_beforehand
@@ -26,7 +26,7 @@ from onnxfuse.plan.storage_types import storage_types_of
 
 def plan(
     graph: Graph,
-    rows: Table,
+    rows: OperatorTable,
     options: Options,
     forbidden: frozenset[str] = frozenset(),
     legality: Legality = CPU,
@@ -50,7 +50,7 @@ def plan(
     return replace(made, decisions=tuple(decisions), storage_types=storage_types)
 
 
-def _left(graph: Graph, kinds: Mapping[int, Kind], rows: Table, options: Options) -> dict[int, Decision]:
+def _left(graph: Graph, kinds: Mapping[int, Kind], rows: OperatorTable, options: Options) -> dict[int, Decision]:
     """Refusals of nodes that the runtime computes better: more exactly, unless tolerances were given, or faster."""
     found = coded_functions(graph, kinds) if options.rtol is None and options.atol is None else {}
     if options.min_group > 1:
@@ -65,7 +65,7 @@ def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]]
 
 
 def _kinds(
-    graph: Graph, rows: Table, options: Options, forbidden: frozenset[str], legality: Legality
+    graph: Graph, rows: OperatorTable, options: Options, forbidden: frozenset[str], legality: Legality
 ) -> tuple[dict[int, Kind], list[Decision]]:
     """The kind of each node that may be fused, by position, and refusals of the others."""
     skip = [re.compile(r) for r in options.skip_node]

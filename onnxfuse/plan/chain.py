@@ -26,7 +26,7 @@ BLOCK = 1, 4  # the fraction of a core's L2 cache that the intermediate result m
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ChainedProduct:
     """A contraction with weights: rows (m), depth (k), columns (n), and the value whose whole rows it reads."""
 
     rows: Index
@@ -41,7 +41,7 @@ class Product:
         return 4 * ((self.depth * self.columns).constant or 0)
 
 
-def product_of(graph: Graph, kind: Kind) -> Product:
+def product_of(graph: Graph, kind: Kind) -> ChainedProduct:
     """The sizes of a contraction with weights."""
     d = kind.definitions[0]
     reduce = next(n for n in walk(d.value) if isinstance(n, Reduce))
@@ -53,7 +53,7 @@ def product_of(graph: Graph, kind: Kind) -> Product:
     source = left.source if isinstance(left, Load) and whole else None
     sizes = [product([a.extent for a in part]) for part in (c.rows, c.ranges, c.columns)]
     plain = isinstance(right, Load) and right.dtype == F32 and right.source in graph.constants
-    return Product(sizes[0], sizes[1], sizes[2], source, plain)
+    return ChainedProduct(sizes[0], sizes[1], sizes[2], source, plain)
 
 
 def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:

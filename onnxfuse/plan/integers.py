@@ -17,7 +17,7 @@ from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce
-from onnxfuse.ops.spec import Definition, Table
+from onnxfuse.ops.spec import Definition, OperatorTable
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, WEIGHTS, WINDOW, Kind, decodes
 from onnxfuse.plan.unlocks import ALONE
 
@@ -26,7 +26,7 @@ _WINDOW = 128  # the most elements of a window
 _MOST_FOLLOWERS = 3  # nodes after an integer product that belong to it: Cast, Mul by the scales, Add of the bias
 
 
-def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision]:
+def integer_nodes(graph: Graph, kinds: Kinds, rows: OperatorTable) -> dict[int, Decision]:
     """Refusals of the nodes of such patterns, by position."""
     direct = {i for i, k in kinds.items() if _multiplies_codes(k) and not _in_tiles(k)}
     products = direct | _quantized_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
@@ -59,7 +59,7 @@ def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[
     return {i for i in seen if kinds[i].name not in (WEIGHTS, BATCHED)}
 
 
-def _quantized_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
+def _quantized_products(graph: Graph, kinds: Kinds, rows: OperatorTable) -> set[int]:
     """Contractions of dequantized tensors or weights, with the nodes that dequantize inputs and quantize results."""
     found: set[int] = set()
     decoded = _decoded(graph, kinds, rows)
@@ -118,12 +118,12 @@ def _scales(graph: Graph, at: Mapping[str, int], members: set[int], value: str) 
     return value in at and any(at.get(v) in members for v in graph.nodes[at[value]].reads)
 
 
-def _is_codes(graph: Graph, node: Node, rows: Table) -> bool:
+def _is_codes(graph: Graph, node: Node, rows: OperatorTable) -> bool:
     row = rows.find(node, graph.opset)
     return row is not None and row.codes
 
 
-def _decoded(graph: Graph, kinds: Kinds, rows: Table) -> dict[str, list[int]]:
+def _decoded(graph: Graph, kinds: Kinds, rows: OperatorTable) -> dict[str, list[int]]:
     """Dequantized values, possibly moved afterwards: the nodes that compute them, the dequantizing one last."""
     found: dict[str, list[int]] = {}
     for i, kind in sorted(kinds.items()):
@@ -173,7 +173,7 @@ def _factors(d: Definition) -> Iterator[set[str]]:
 def _quantizing(
     graph: Graph,
     kinds: Kinds,
-    rows: Table,
+    rows: OperatorTable,
     readers: Mapping[str, list[Node]],
     place: Mapping[str, int],
     i: int,
@@ -200,7 +200,7 @@ def _clamps(kind: Kind) -> bool:
     return plain and len(set().union(*(sources(d.value) for d in kind.definitions))) == 1
 
 
-def with_own_decoders(graph: Graph, rows: Table) -> Graph:
+def with_own_decoders(graph: Graph, rows: OperatorTable) -> Graph:
     """The graph with a copy of each dequantizing node for each reader, so that quantized values pass between kernels.
 
     The runtime makes the same copies when it matches its patterns.

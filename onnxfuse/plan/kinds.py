@@ -13,7 +13,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import ZERO, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
-from onnxfuse.ops.spec import Definition, Images, Table, define, view_of
+from onnxfuse.ops.spec import Definition, Images, OperatorTable, define, view_of
 from onnxfuse.ops.traits import keeps_order
 
 WEIGHTS = "weights"  # a contraction with a constant side
@@ -57,7 +57,7 @@ def of_whole_images(kind: Kind) -> bool:
     return kind.name == WINDOW and not any(own & axes_of(e) for x in reads for e in x.index)
 
 
-def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
+def kind_of(graph: Graph, node: Node, rows: OperatorTable, weights: Container[str] = ()) -> Kind | Decision:
     """The kind of a node, or why it has no kernel. `weights` are values computed from constants only."""
     found = define(rows, view_of(graph, node))
     if isinstance(found, Decision):
@@ -107,14 +107,14 @@ def _joins(d: Definition) -> bool:
     return axis is not None and isinstance(piece, Const) and start == axis.extent
 
 
-def decodes(graph: Graph, node: Node, rows: Table) -> bool:
+def decodes(graph: Graph, node: Node, rows: OperatorTable) -> bool:
     """Whether a node dequantizes."""
     row = rows.find(node, graph.opset)
     out = graph.types.get(node.outputs[0])
     return row is not None and row.codes and out is not None and out.dtype.floating
 
 
-def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
+def decoded_weights(graph: Graph, rows: OperatorTable) -> frozenset[str]:
     """Values that are dequantized constants, possibly moved afterwards."""
     found: set[str] = set()
     for n in graph.nodes:
@@ -129,7 +129,7 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
     return frozenset(found)
 
 
-def convolves_variables(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> bool:
+def convolves_variables(graph: Graph, node: Node, rows: OperatorTable, weights: Container[str] = ()) -> bool:
     """Whether a node is a convolution of two variable values; `weights` are values computed from constants only."""
     row = rows.find(node, graph.opset)
     found = define(rows, view_of(graph, node)) if row is not None and row.images == "convolution" else ()

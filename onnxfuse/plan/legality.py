@@ -11,8 +11,8 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.plan.biases import biases_apart
 from onnxfuse.plan.chain import chain_refusal
+from onnxfuse.plan.generated_products import own_products
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, Members
-from onnxfuse.plan.own_products import own_products
 from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
 from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal

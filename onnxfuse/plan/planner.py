@@ -12,7 +12,7 @@ from math import inf
 from onnxfuse.config import BEST, EXHAUSTIVE, SEARCHES, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Candidate, Plan
-from onnxfuse.ops.spec import Table
+from onnxfuse.ops.spec import OperatorTable
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.legal import members, set_of
 from onnxfuse.plan.legality import Legality
@@ -36,7 +36,7 @@ class Planner:
 
     graph: Graph
     kinds: Mapping[int, Kind]
-    rows: Table
+    rows: OperatorTable
     options: Options
     legality: Legality
     costing: Costing | None

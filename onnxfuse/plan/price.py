@@ -1,6 +1,6 @@
 """Prices of candidates: seconds on several numbers of cores, for several values of symbols, by lowering and scheduling.
 
-Measured prices are used where known (`known.py`), predictions otherwise. Equal candidates are priced once (`forms.py`).
+Measured prices are used where known (`samples.py`), else predictions. Equal candidates are priced once (`forms.py`).
 The budget counts scheduled candidates, not seconds, so that a build is the same on every machine; candidates beyond the
 budget have no price.
 """
@@ -21,9 +21,9 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.forms import Form, Forms
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legal import Set, members
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.search.scope import Scope
 from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 
@@ -41,7 +41,7 @@ Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; No
 
 
 @dataclass(slots=True)
-class Samples:
+class PriceSamples:
     """The samples behind prices, for measuring them: kernels by form, sets of nodes by name, single nodes."""
 
     kernels: dict[Form, Kernel | Decision] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class PriceMemo:
     scheduled: int = 0
     known: dict[Form, Priced] = field(default_factory=dict)
     measured: set[Form] = field(default_factory=set)  # forms with at least one measured price
-    samples: Samples | None = None  # None: prices will not be measured
+    samples: PriceSamples | None = None  # None: prices will not be measured
 
 
 def clearly_slower(kernel: float, runtime: float) -> bool:

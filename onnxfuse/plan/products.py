@@ -1,6 +1,6 @@
-"""Which matrix products get kernels on a GPU: those of attention, skinny ones, and those that `own_products` selects.
+"""Which matrix products get kernels on a GPU: those of attention, skinny ones, and some more.
 
-All others are left to the runtime.
+`generated_products` selects those. All others are left to the runtime.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce
+from onnxfuse.plan.generated_products import of_few_rows, own_products
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
-from onnxfuse.plan.own_products import of_few_rows, own_products
 from onnxfuse.target import MOST_DEPTH, Gpu
 
 

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
-from onnxfuse.plan.alone import is_small_product, left_alone
 from onnxfuse.plan.kinds import Kind
+from onnxfuse.plan.small_groups import is_small_product, left_alone
 from onnxfuse.plan.unlocks import ALONE
 
 

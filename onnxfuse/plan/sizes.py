@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnxfuse.cost import number
 from onnxfuse.cost.nodes import FEW, Tensor, whole
-from onnxfuse.ir.extents import expanded
+from onnxfuse.ir.extents import expanded, place_of
 from onnxfuse.ir.graph import Constant, Graph, TensorType
 from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.load.dims import plain_name
@@ -40,12 +40,13 @@ def symbols_in(types: Iterable[TensorType | None]) -> list[str]:
 
 def input_symbols(graph: Graph) -> dict[str, str]:
     """The symbols in the shapes of the inputs, with what people call them: `x[2]` where a dimension has no name."""
-    return {s: _called(s, "{0}[{2}]") for s in symbols_in(map(graph.types.get, graph.inputs))}
+    return {s: _called(s, "{0}[{1}]") for s in symbols_in(map(graph.types.get, graph.inputs))}
 
 
 def _called(symbol: str, form: str) -> str:
     """The name of a dimension; one without a name is told by input and axis, in this form."""
-    return form.format(*symbol[1:].rpartition("_")) if symbol.startswith("?") else symbol
+    place = place_of(symbol)
+    return symbol if place is None else form.format(*place)
 
 
 def batches_of(graph: Graph) -> list[str]:
@@ -88,7 +89,7 @@ def signal_sizes(graph: Graph) -> dict[str, int]:
 
 def signal_dims(graph: Graph) -> dict[str, int]:
     """The same by dimension, as generated inputs name them: `x.2` where a dimension has no name."""
-    return {_called(s, "{0}.{2}"): n for s, n in signal_sizes(graph).items()}
+    return {_called(s, "{0}.{1}"): n for s, n in signal_sizes(graph).items()}
 
 
 def _samples_per_frame(name: str, extents: Iterable[Index]) -> int:

@@ -18,7 +18,7 @@ from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.ir.index import axes_of
 from onnxfuse.ir.indexing import coefficient, product, reach
 from onnxfuse.ir.scalar import Reduce
-from onnxfuse.plan.chain import Product, product_of, reduces
+from onnxfuse.plan.chain import ChainedProduct, product_of, reduces
 from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind, Members
 from onnxfuse.target import Cpu
 
@@ -125,7 +125,7 @@ def _window_of(kind: Kind, image: str) -> _Window | None:
 
 
 def _microseconds(
-    first: Product, image: tuple[int, ...], result: tuple[int, ...], window: _Window, target: Cpu
+    first: ChainedProduct, image: tuple[int, ...], result: tuple[int, ...], window: _Window, target: Cpu
 ) -> tuple[float, float]:
     """Predicted times of a convolution and a window as two kernels and as one."""
     peak = target.cores * target.gflops * 1e3  # operations in a microsecond

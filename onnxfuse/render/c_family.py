@@ -1,6 +1,6 @@
 """What the C++ and CUDA printers share: names, literals, indices, scalars and control flow of the kernel IR.
 
-A language derives from `Scalars` (expressions) and `Printer` (statements) and overrides what it prints differently. Its
+A language derives from `Scalars` (expressions) and `StatementPrinter` (statements) and overrides what differs. Its
 headers define the functions that are called here (get, put, convert, checked, least, floor_div, max_nan, ...).
 """
 
@@ -38,7 +38,7 @@ MERGE = {
     "sum": "({0} + {1})",
     "prod": "({0} * {1})",
     "max": "max_nan({0}, {1})",
-    "peak": "max_({0}, {1})",
+    "maxnum": "max_({0}, {1})",
     "min": "min_nan({0}, {1})",
 }
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
@@ -247,7 +247,7 @@ def otherwise(x: Load) -> Scalar:
 
 
 @dataclass(slots=True)
-class Printer(ABC):
+class StatementPrinter(ABC):
     """Prints statements of scalar code; `scalars` prints the expressions of the current scope."""
 
     buffers: dict[str, DType]

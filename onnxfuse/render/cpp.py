@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfuse.ir.index import ONE, ZERO, Table
+from onnxfuse.ir.index import ONE, ZERO, IndexTable
 from onnxfuse.ir.kernel import (
     Buffer,
     Computed,
@@ -18,7 +18,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.tasks import ALIGNMENT, SLOTS
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
-from onnxfuse.render.statements import Printer
+from onnxfuse.render.statements import CppPrinter
 from onnxfuse.render.tile_units import tile_headers
 
 
@@ -70,7 +70,7 @@ def _run_struct(kernel: Kernel) -> list[str]:
     return out
 
 
-def _table(t: Table) -> str:
+def _table(t: IndexTable) -> str:
     """A constant table, of 32-bit integers where they suffice."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
     return f"const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
@@ -188,7 +188,7 @@ def _descriptor(kernel: Kernel, symbol: str, name: str) -> list[str]:
 def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     """The function of one task of a phase."""
     used = names_in(phase)
-    printer = Printer(
+    printer = CppPrinter(
         {p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
     )
     put = printer.put

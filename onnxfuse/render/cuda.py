@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import copysign, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import substitute_axes, walk
-from onnxfuse.ir.dtype import BF16, F16, F64, DType
+from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.dtype import F64, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
-from onnxfuse.ir.indexing import coefficient, product, substitute
+from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
+from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import (
-    Accumulate,
     Buffer,
     Call,
     Kernel,
-    Let,
     Loop,
     Phase,
     ReduceLoop,
@@ -32,8 +30,8 @@ from onnxfuse.ir.kernel import (
     Threaded,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Const, Guard, Load, Scalar
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
@@ -61,7 +59,7 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
     return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
 
 
-def _table(t: Table) -> str:
+def _table(t: IndexTable) -> str:
     """A constant table, of 32-bit integers where they suffice; defined once per translation unit."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
     made = f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
@@ -75,7 +73,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     yield f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({given}) {{'
     types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
-    printer = Printer(types, phase=phase, integer=_integer(kernel))
+    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
     if _looks_up(phase.body):
@@ -149,7 +147,7 @@ class Lane(Expressions):
 
 
 @dataclass(slots=True)
-class Printer(c_family.Printer):
+class CudaPrinter(c_family.StatementPrinter):
     """Prints the statements of one phase as SIMT code."""
 
     phase: Phase = field(kw_only=True)
@@ -189,12 +187,12 @@ class Printer(c_family.Printer):
             self.put("#pragma unroll")
             self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
         else:
-            c_family.Printer.loop(self, s)
+            c_family.StatementPrinter.loop(self, s)
 
     def matrices(self, m: MatrixLoad, lane: str) -> None:
         """Matrices of a fragment, loaded by all lanes of a warp at once."""
         self.put(f"{{ const int {lane} = threadIdx.x % {WARP};")
-        how = f"{m.count}, {str(m.turned).lower()}"
+        how = f"{m.count}, {str(m.transposed).lower()}"
         to, row = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((m.target, m.to), (m.source, m.row)))
         self.put(f"  load_matrices<{how}>({to}, {row}); }}")
 
@@ -214,7 +212,7 @@ class Printer(c_family.Printer):
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A serial reduction per thread, and for the warp scope a shuffle reduction behind it."""
         assert s.scope in ("serial", "warp"), "render: block reductions are lowered to warp reductions before"
-        c_family.Printer.reduce_loop(self, s)
+        c_family.StatementPrinter.reduce_loop(self, s)
         if s.scope == "warp":
             for t in s.targets:
                 self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")
@@ -226,11 +224,9 @@ class Printer(c_family.Printer):
         found: dict[Place, str] = {}
         self.put("{")
         self.depth += 1
-        for place in dict.fromkeys((x.source, x.index[0], x.guards) for x in _loads(s.body)):
-            if self.together(*place, s.axis):
-                found |= self.loaded(place, s.axis, width)
-        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, (), s.axis)]
-        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in stores}
+        for access in s.loads:
+            found |= self.loaded(access, s.axis, width)
+        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in s.stores}
         for lane in range(width):
             self.put("{")
             outer, self.scalars = self.scalars, Lane(found)
@@ -256,19 +252,14 @@ class Printer(c_family.Printer):
         self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
 
     def element(self, to: str, s: Store) -> None:
-        """Store one element at an address; a 16-bit float that is only copied is not converted to float32 and back."""
+        """Store one element at an address."""
         x, t = s.value, self.buffers[s.buffer]
-        if isinstance(x, Load) and x.index and x.dtype == t and t in (F16, BF16) and _zero(x.otherwise):
+        if s.copied:
+            assert isinstance(x, Load), "render: only loads are copied"
             value = f"*({self.scalars.address(x)})"
             self.put(f"*({to}) = {f'{condition(x.guards)} ? {value} : {stored(t)}{{0}}' if x.guards else value};")
         else:
             self.put(f"put({to}, {self.scalars.text(x)});")
-
-    def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
-        """Whether an access can be wide: contiguous along the axis, with guards that do not depend on it."""
-        registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
-        apart = any(axis in axes_of(e) for g in guards for e in (g.index, g.extent))
-        return name not in registers and coefficient(offset, axis) == ONE and not apart
 
     def wide_variable(self, buffer: str, width: int) -> str:
         """A new variable for the elements of a wide access."""
@@ -276,10 +267,10 @@ class Printer(c_family.Printer):
         self.put(f"wide<{stored(self.buffers[buffer])}, {width}> wide{self.wide};")
         return f"wide{self.wide}"
 
-    def loaded(self, place: Place, axis: Axis, width: int) -> dict[Place, str]:
+    def loaded(self, access: WideAccess, axis: Axis, width: int) -> dict[Place, str]:
         """A wide load, under its guards; the expressions of its elements."""
-        buffer, offset, guards = place
-        at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
+        buffer, guards = access.buffer, access.guards
+        at = [substitute(access.offset, {axis: Index.of(lane)}) for lane in range(width)]
         whole = self.wide_variable(buffer, width)
         test = f"if ({condition(guards)}) " if guards else ""
         self.put(f"{test}{whole} = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)});")
@@ -302,19 +293,6 @@ class Printer(c_family.Printer):
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
-
-
-def _zero(x: Scalar | None) -> bool:
-    """Whether a fill value is zero or absent."""
-    return x is None or (isinstance(x, Const) and x.value == 0 and copysign(1, x.value) > 0)
-
-
-def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
-    for s in body:
-        values: tuple[Scalar, ...] = (s.value,) if isinstance(s, Let) else ()
-        values = s.values if isinstance(s, (Store, Accumulate)) else values
-        for v in values:
-            yield from (n for n in walk(v) if isinstance(n, Load) and n.index)
 
 
 def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:

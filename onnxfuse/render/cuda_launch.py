@@ -168,7 +168,7 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
 def _product(number: int, p: LibraryProduct) -> str:
     """The description of a product that cuBLASLt may compute."""
     epilogue = EPILOGUES[p.activation] + (BIASED if p.bias else 0) or PLAIN
-    flags = f"{str(p.turned).lower()}, {str(p.residual != '').lower()}"
+    flags = f"{str(p.transposed).lower()}, {str(p.residual != '').lower()}"
     sizes = f"{p.columns}, {p.depth}, {', '.join(map(str, p.pitches))}"
     return f"Product product{number} = {{{DATA[p.dtype]}, {epilogue}, {flags}, {sizes}, {{}}, 0, 0, {{0}}}};"
 

@@ -27,7 +27,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class Registration:
     """The execution provider that kernels are registered for: header to include, and arguments of the registration."""
 
     include: str
@@ -113,11 +113,11 @@ def _variant(at: int, variant: Variant) -> str:
     return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}, {gpu}}},'
 
 
-HOST = Provider("", "nullptr, nullptr, nullptr")
+HOST = Registration("", "nullptr, nullptr, nullptr")
 GLUE = Source("ort_glue", '#include "ort_glue.h"\n')
 
 
-def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> tuple[Source, ...]:
+def registration(domain: str, variants: Sequence[Variant], provider: Registration = HOST) -> tuple[Source, ...]:
     """The sources that register, in `domain`, the kernels of the first of `variants` that the machine supports.
 
     Where there are variants for GPUs and for CPUs, it is the first of each. All have the same kernels, in the same

@@ -33,13 +33,13 @@ _ACROSS = {
     "sum": "reduce_add",
     "prod": "reduce_mul",
     "max": "reduce_max_nan",
-    "peak": "reduce_max",
+    "maxnum": "reduce_max",
     "min": "reduce_min_nan",
 }
 
 
 @dataclass(slots=True)
-class Printer(c_family.Printer):
+class CppPrinter(c_family.StatementPrinter):
     """Prints C++ statements, vector loops and vector accumulators included."""
 
     def call(self, s: Call | Threaded) -> None:
@@ -67,7 +67,7 @@ class Printer(c_family.Printer):
             self.codes_together(s)
             return
         if s.kind != "vector":
-            c_family.Printer.loop(self, s)
+            c_family.StatementPrinter.loop(self, s)
             return
         name, bounds = identifier(s.axis.name), f"{index(s.begin)}, {index(s.end)}"
         if s.carries:
@@ -100,7 +100,7 @@ class Printer(c_family.Printer):
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction; vector accumulators are combined across lanes, or stored as a vector."""
         if s.scope != "lane":
-            c_family.Printer.reduce_loop(self, s)
+            c_family.StatementPrinter.reduce_loop(self, s)
             return
         name, kind = identifier(s.targets[0]), computed(s.dtype)
         (start,) = MONOIDS[s.combine].init(s.dtype)
@@ -118,7 +118,7 @@ class Printer(c_family.Printer):
     def accumulate(self, s: Accumulate) -> None:
         """Combine values into scalar or vector accumulators of the enclosing reduction."""
         if not s.carried:
-            c_family.Printer.accumulate(self, s)
+            c_family.StatementPrinter.accumulate(self, s)
             return
         target = f"{identifier(s.targets[0])}w[decltype(way)::value]"
         value, idle = self.scalars.text(s.values[0]), self.scalars.text(MONOIDS[s.combine].init(s.values[0].dtype)[0])
@@ -128,7 +128,7 @@ class Printer(c_family.Printer):
     def store(self, s: Store) -> None:
         """A store: of a vector where lanes are contiguous, else a scatter lane by lane."""
         if not isinstance(self.scalars, Vectors):
-            c_family.Printer.store(self, s)
+            c_family.StatementPrinter.store(self, s)
             return
         name, axis = identifier(s.buffer), self.scalars.axis
         if s.behind:

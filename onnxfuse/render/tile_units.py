@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from onnxfuse.ir.kernel import Kernel, Pack, products_of, statements
-from onnxfuse.ir.products import DOT_BF16, Product
+from onnxfuse.ir.products import DOT_BF16, ProductKind
 from onnxfuse.ir.tile import Packed, Pointers, Tile
 from onnxfuse.render.c_family import stored
 from onnxfuse.render.source import Source
@@ -61,7 +61,7 @@ def _called(kernel: Kernel) -> Iterator[tuple[_Unit, str]]:
                 yield unit, f"ONNXFUSE_PACKS({stored(s.load.dtype)}, {stored(left)})\n"
 
 
-def _unit_of(p: Product) -> _Unit:
+def _unit_of(p: ProductKind) -> _Unit:
     """The unit of a product's tiles; headers of matrix units and of 8-bit integers need no instantiation lines."""
     if p.unit is not None:
         return _Unit(f"tiles_{p.unit.name}", f"{p.unit.name}_code.h", p.flags)

@@ -18,8 +18,8 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.scalar import Load
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 # (operator, whether the constant c is its first input) to scale and shift of the variable input.
 _OF_A_CONSTANT: dict[tuple[str, bool], Callable[[Array], tuple[Array, Array]]] = {
@@ -44,7 +44,7 @@ class Affine:
     sources: tuple[str, ...]
 
 
-def affine_of(work: Work, node: Node) -> Affine:
+def affine_of(work: MutableGraph, node: Node) -> Affine:
     """A node as an affine map of its only variable input. Raises Miss."""
     if node.op not in AFFINE or not node.standard:
         raise Miss(f"{node.op} is not an affine map")
@@ -66,7 +66,7 @@ def affine_of(work: Work, node: Node) -> Affine:
         return _checked(Affine(x, *formula(c), (fixed[0],)))
 
 
-def _normalization(work: Work, node: Node) -> Affine:
+def _normalization(work: MutableGraph, node: Node) -> Affine:
     work.definitions(work.maker[node.outputs[0]])  # raises Miss for training mode and statistics per element
     rank = len(work.type(node.inputs[0]).shape)
     epsilon = work.view(node).attr("epsilon", 1e-5)
@@ -92,7 +92,7 @@ def along(array: Array, rank: int, axis: int, extent: int) -> Array:
     return np.broadcast_to(full.reshape(-1), (extent,))
 
 
-def weight_of(work: Work, node: Node) -> Constant:
+def weight_of(work: MutableGraph, node: Node) -> Constant:
     """The constant weight of a contraction (input 1)."""
     found = work.constants.get(node.inputs[1])
     if found is None or not found.dtype.floating or len(found.shape) < 2:
@@ -100,7 +100,7 @@ def weight_of(work: Work, node: Node) -> Constant:
     return found
 
 
-def unshared(work: Work, name: str) -> None:
+def unshared(work: MutableGraph, name: str) -> None:
     """Raise Miss for a large constant with other readers: a changed copy of it would take memory twice."""
     if work.constants[name].size > SMALL and not work.single_use(name):
         raise Miss(f"the constant {name} is large and has other readers")
@@ -132,7 +132,7 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
 # After a contraction --------------------------------------------------------------------------------------------------
 
 
-def affine_after(work: Work, at: int, trust: bool) -> Draft:
+def affine_after(work: MutableGraph, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's channels moves into its weight and bias."""
     a = affine_of(work, work.nodes[at])
     head = work.made_by(a.x, *_BEFORE, "Add", "Sub")
@@ -145,7 +145,7 @@ def affine_after(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(work.nodes[at].outputs[0], build(draft, head, a))
 
 
-def _vectors(work: Work, a: Affine, axis: int, channels: int) -> tuple[Array, Array]:
+def _vectors(work: MutableGraph, a: Affine, axis: int, channels: int) -> tuple[Array, Array]:
     rank = len(work.type(a.x).shape)
     return along(a.scale, rank, axis % rank, channels), along(a.shift, rank, axis % rank, channels)
 
@@ -207,7 +207,7 @@ def _matmul_after(draft: Draft, head: Node, a: Affine) -> str:
 # Before a contraction -------------------------------------------------------------------------------------------------
 
 
-def affine_before(work: Work, at: int, trust: bool) -> Draft:
+def affine_before(work: MutableGraph, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's input channels moves into its weight and bias."""
     node = work.nodes[at]
     above = work.node(node.inputs[0])
@@ -273,8 +273,8 @@ _BEFORE: dict[str, Callable[[Draft, Node, Affine, Constant], str]] = {
     "MatMul": _matmul_before,
 }
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "affine-after",
         "contraction(x, w, b)*s + t => contraction(x, w*s, b*s + t)",
         "reassociates",
@@ -282,7 +282,7 @@ STEPS: tuple[Step, ...] = (
         AFFINE,
         ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "s and t are scalars or vary by output channel"),
     ),
-    Step(
+    StructuralRule(
         "affine-before",
         "contraction(x*s + t, w, b) => contraction(x, s*w, b + t@w)",
         "reassociates",

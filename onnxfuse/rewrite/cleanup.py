@@ -14,9 +14,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import folded, load_of, plain
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, content, static_shape
 from onnxfuse.rewrite.operators import commutes
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work, content, static_shape
+from onnxfuse.rewrite.steps import StructuralRule
 
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
 _RESHAPE = frozenset({"Reshape"})
@@ -25,7 +25,7 @@ _FILLED = 1 << 20  # largest ConstantOfShape, in bytes, that is materialized to 
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
-def fold(work: Work, at: int, trust: bool) -> Draft:
+def fold(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Values made of constants alone, and integers that are known whatever the inputs are, become constants."""
     node = work.nodes[at]
     outputs = [o for o in node.outputs if o]
@@ -38,7 +38,7 @@ def fold(work: Work, at: int, trust: bool) -> Draft:
     return draft
 
 
-def _evaluated(work: Work, at: int) -> dict[str, Constant]:
+def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
     if row is not None and row.codes:
@@ -50,7 +50,7 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     return folded(work.definitions(at), node.outputs, {**work.constants, **filled} if filled else work.constants)
 
 
-def _filled(work: Work, node: Node, value: str) -> dict[str, Constant]:
+def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:
     """The output of ConstantOfShape as a constant, where a scatter of constants overwrites parts of it. Raises Miss."""
     maker, t = work.node(value), work.types.get(value)
     shape = t.static_shape if t is not None else None
@@ -64,7 +64,7 @@ def _filled(work: Work, node: Node, value: str) -> dict[str, Constant]:
     return {value: made}
 
 
-def _known(work: Work, node: Node) -> dict[str, Constant]:
+def _known(work: MutableGraph, node: Node) -> dict[str, Constant]:
     found: dict[str, Constant] = {}
     for o in node.outputs:
         elements = work.known.get(o)
@@ -76,7 +76,7 @@ def _known(work: Work, node: Node) -> dict[str, Constant]:
     return found
 
 
-def identity(work: Work, at: int, trust: bool) -> Draft:
+def identity(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A node that its row defines as `out[i] = in[i]` is replaced by its input, whatever its operator is."""
     node = work.nodes[at]
     if node.op == "Identity" and node.standard:
@@ -91,7 +91,7 @@ def identity(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(d.name, load.source)
 
 
-def common_subexpressions(work: Work, at: int, trust: bool) -> Draft:
+def common_subexpressions(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Common subexpressions: the later of two equal nodes is replaced by the earlier one."""
     key = node_key(work, work.nodes[at])
     first = work.equal.get(key)
@@ -107,7 +107,7 @@ def common_subexpressions(work: Work, at: int, trust: bool) -> Draft:
     return draft
 
 
-def node_key(work: Work, node: Node) -> tuple[Any, ...]:
+def node_key(work: MutableGraph, node: Node) -> tuple[Any, ...]:
     """A key that two nodes share when they compute the same value. Raises Miss for nodes not known to be pure."""
     pure = node.op in _UNROWED_PURE or ROWS.find(node, work.opset) is not None
     if not node.standard or not pure or node.op == "Dropout" or node.captures:
@@ -124,7 +124,7 @@ def _attribute_key(value: Any) -> str:
     return repr(value)
 
 
-def unused_outputs(work: Work, at: int, trust: bool) -> Draft:
+def unused_outputs(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Optional outputs without readers are removed, where the operator then has a row."""
     node = work.nodes[at]
     wanted = [o if k == 0 or work.users.get(o) or o in work.pinned else "" for k, o in enumerate(node.outputs)]
@@ -146,7 +146,7 @@ def unused_outputs(work: Work, at: int, trust: bool) -> Draft:
     return draft
 
 
-def constant_reshape(work: Work, at: int, trust: bool) -> Draft:
+def constant_reshape(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Reshape whose target is computed from shapes gets an equal constant target (0: copied, -1: inferred)."""
     node = work.nodes[at]
     if node.inputs[1] in work.constants:
@@ -189,16 +189,20 @@ def spelled(have: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...]
     return None if empty or inferred > 1 or (inferred and copied) else tuple(out)
 
 
-STEPS: tuple[Step, ...] = (
-    Step("identity", "out[i] = in[i] => in", "exact", identity),
-    Step("fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)),
-    Step("unused-outputs", "y, unread = f(x) => y = f(x)", "exact", unused_outputs, _OPTIONAL),
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule("identity", "out[i] = in[i] => in", "exact", identity),
+    StructuralRule(
+        "fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)
+    ),
+    StructuralRule("unused-outputs", "y, unread = f(x) => y = f(x)", "exact", unused_outputs, _OPTIONAL),
+    StructuralRule(
         "common-subexpressions",
         "f(x), f(x) => one f(x)",
         "exact",
         common_subexpressions,
         when=("the operator is pure",),
     ),
-    Step("constant-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", constant_reshape, _RESHAPE),
+    StructuralRule(
+        "constant-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", constant_reshape, _RESHAPE
+    ),
 )

@@ -8,12 +8,12 @@ import numpy as np
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.steps import StructuralRule
 
 
-def clip_limits(work: Work, node: Node) -> tuple[float, float]:
+def clip_limits(work: MutableGraph, node: Node) -> tuple[float, float]:
     """The limits of a Clip, from attributes (opset < 11) or inputs; infinite where absent. Raises Miss."""
     given = [node.attrs.get(name) for name in ("min", "max")]
     ends = [single(work, v) if v else None for v in (*node.inputs[1:], "", "")]
@@ -21,7 +21,7 @@ def clip_limits(work: Work, node: Node) -> tuple[float, float]:
     return (float(low) if low is not None else -inf, float(high) if high is not None else inf)  # type: ignore[arg-type]  # numbers
 
 
-def single(work: Work, value: str) -> float:
+def single(work: MutableGraph, value: str) -> float:
     """The value of a constant of one element. Raises Miss."""
     found = work.constants.get(value) if value else None
     if found is None or found.size != 1:
@@ -29,7 +29,7 @@ def single(work: Work, value: str) -> float:
     return float(found.load().reshape(()))
 
 
-def redundant_clip(work: Work, at: int, trust: bool) -> Draft:
+def redundant_clip(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Clip whose input is proven to lie within its limits is replaced by the input; both propagate NaN."""
     node = work.nodes[at]
     low, high = clip_limits(work, node)
@@ -39,7 +39,7 @@ def redundant_clip(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(node.outputs[0], node.inputs[0])
 
 
-def clip_of_clip(work: Work, at: int, trust: bool) -> Draft:
+def clip_of_clip(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Clip or Relu of a Clip or Relu is one of them, whose limits are the inner ones clipped by the outer ones."""
     outer = work.nodes[at]
     inner = work.made_by(outer.inputs[0], "Clip", *(["Relu"] if outer.op == "Clip" else []))
@@ -57,13 +57,15 @@ def clip_of_clip(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(outer.outputs[0], draft.node("Clip", (x, *(given if given[1] else given[:1]))))
 
 
-def _limits(work: Work, node: Node) -> tuple[float, float]:
+def _limits(work: MutableGraph, node: Node) -> tuple[float, float]:
     return (0.0, inf) if node.op == "Relu" else clip_limits(work, node)
 
 
-STEPS: tuple[Step, ...] = (
-    Step("redundant-clip", "Clip(x) => x", "exact", redundant_clip, frozenset({"Clip"}), ("x is within the limits",)),
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
+        "redundant-clip", "Clip(x) => x", "exact", redundant_clip, frozenset({"Clip"}), ("x is within the limits",)
+    ),
+    StructuralRule(
         "clip-of-clip",
         "Clip(Clip(x)) => Clip(x)",
         "exact",

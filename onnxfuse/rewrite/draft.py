@@ -17,7 +17,17 @@ from onnxfuse.ops.spec import View, define
 from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite.folding import folded
 from onnxfuse.rewrite.measure import Measure, cost
-from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
+from onnxfuse.rewrite.mutable_graph import (
+    SMALL,
+    Array,
+    Definitions,
+    Miss,
+    MutableGraph,
+    Origin,
+    integers,
+    moves,
+    type_of,
+)
 
 Attributes = Mapping[str, Attribute]
 
@@ -28,7 +38,7 @@ class Draft:
     `root` is the place of the node at which a step looked; names of new values derive from its first output.
     """
 
-    def __init__(self, work: Work, root: int) -> None:
+    def __init__(self, work: MutableGraph, root: int) -> None:
         self.work = work
         self.root = root
         self.nodes: list[Node] = []
@@ -284,7 +294,7 @@ class Draft:
 # Origins of new nodes ------------------------------------------------------------------------------------------------
 
 
-def origins(work: Work, draft: Draft, dead: Sequence[int]) -> list[Origin]:
+def origins(work: MutableGraph, draft: Draft, dead: Sequence[int]) -> list[Origin]:
     """For each new node the original nodes that it replaces, so that no kernel reports nodes whose work another does.
 
     A removed node is attributed to new nodes with its operator: pairwise in order where both are as many. Otherwise to

@@ -34,11 +34,11 @@ from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.measure import Measure
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
-_ALGEBRA: tuple[Step, ...] = (
+_ALGEBRA: tuple[StructuralRule, ...] = (
     *padding.STEPS,
     *affine.STEPS,
     *scale.STEPS,
@@ -46,7 +46,7 @@ _ALGEBRA: tuple[Step, ...] = (
     *clips.STEPS,
     *(r.step() for r in RULES),
 )
-_LOCAL: tuple[tuple[Step, ...], ...] = (
+_LOCAL: tuple[tuple[StructuralRule, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     spectrum.STEPS,
     movement.STEPS,
@@ -57,9 +57,9 @@ _LOCAL: tuple[tuple[Step, ...], ...] = (
     masks.STEPS,
     _ALGEBRA,
 )
-_LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # last, since merged branches no longer match
+_LATE: tuple[tuple[StructuralRule, ...], ...] = (merge.STEPS,)  # last, since merged branches no longer match
 
-STEPS: tuple[Step, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)
+STEPS: tuple[StructuralRule, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)
 
 _KEEPS_IDIOMS = frozenset(s.name for s in _ALGEBRA)
 _FIRINGS_PER_NODE = 16
@@ -78,8 +78,8 @@ class Firing:
 class Selected:
     """The enabled steps, and the names of those that may assume what they cannot prove."""
 
-    local: tuple[tuple[Step, ...], ...]
-    late: tuple[tuple[Step, ...], ...]
+    local: tuple[tuple[StructuralRule, ...], ...]
+    late: tuple[tuple[StructuralRule, ...], ...]
     trusted: frozenset[str]
 
 
@@ -130,7 +130,7 @@ def rewrite(graph: Graph, options: Options, bugs: list[Decision] | None = None) 
             return graph, ()
 
 
-def _without(tier: tuple[Step, ...], name: str) -> tuple[Step, ...]:
+def _without(tier: tuple[StructuralRule, ...], name: str) -> tuple[StructuralRule, ...]:
     return tuple(s for s in tier if s.name != name)
 
 
@@ -140,7 +140,7 @@ def _bug(step: str, node: str, problem: BaseException) -> Decision:
 
 
 def _rewritten(graph: Graph, chosen: Selected, bugs: list[Decision] | None) -> tuple[Graph, tuple[Firing, ...]]:
-    work = Work(graph)
+    work = MutableGraph(graph)
     fired: dict[str, list[str]] = {}
     _merge_constants(work)
     _drop_unread(work)
@@ -153,7 +153,7 @@ def _rewritten(graph: Graph, chosen: Selected, bugs: list[Decision] | None) -> t
 
 def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str], ...]:
     """Every rule for a node's operator, with the reason why it does not fire there ("" where it does)."""
-    chosen, work = select(options), Work(graph)
+    chosen, work = select(options), MutableGraph(graph)
     found: list[tuple[str, str]] = []
     for at in [k for k, n in work.nodes.items() if n.name == node]:
         for step in (s for tier in (*chosen.local, *chosen.late) for s in tier):
@@ -166,7 +166,7 @@ def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str],
     return tuple(found)
 
 
-def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draft]:
+def propose(work: MutableGraph, step: StructuralRule, at: int, trust: bool) -> tuple[Measure, Draft]:
     """The rewrite of a step at a node, and by how much it lowers the measure. Raises Miss with the reason for none."""
     draft = step.attempt(work, at, trust).settled()
     gain = draft.gain()
@@ -180,8 +180,8 @@ def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draf
 
 
 def _run(
-    work: Work,
-    tiers: tuple[tuple[Step, ...], ...],
+    work: MutableGraph,
+    tiers: tuple[tuple[StructuralRule, ...], ...],
     trusted: frozenset[str],
     fired: dict[str, list[str]],
     bugs: list[Decision] | None,
@@ -214,7 +214,7 @@ def _run(
             return any_fired
 
 
-def _committed(work: Work, name: str, draft: Draft) -> list[int]:
+def _committed(work: MutableGraph, name: str, draft: Draft) -> list[int]:
     """The result of `commit`. Raises Broken where it fails."""
     try:
         return commit(work, draft)
@@ -227,9 +227,9 @@ def _label(node: Node) -> str:
 
 
 def _best(
-    work: Work,
+    work: MutableGraph,
     at: int,
-    tiers: tuple[tuple[Step, ...], ...],
+    tiers: tuple[tuple[StructuralRule, ...], ...],
     trusted: frozenset[str],
     bugs: list[Decision] | None,
 ) -> tuple[str, Draft] | None:
@@ -255,7 +255,7 @@ def _best(
     return None
 
 
-def commit(work: Work, draft: Draft) -> list[int]:
+def commit(work: MutableGraph, draft: Draft) -> list[int]:
     """Apply a settled draft; the nodes whose inputs or readers changed."""
     dead, root = draft.dead(), work.nodes[draft.root]
     stands_for = origins(work, draft, dead)
@@ -286,7 +286,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
     return list(dict.fromkeys(touched))
 
 
-def _merge_constants(work: Work) -> None:
+def _merge_constants(work: MutableGraph) -> None:
     """Small constants with the same content become the first of them."""
     for name, constant in list(work.constants.items()):
         first = work.same_constant(name, constant)
@@ -294,7 +294,7 @@ def _merge_constants(work: Work) -> None:
             work.redirect(name, first)
 
 
-def _drop_unread(work: Work) -> None:
+def _drop_unread(work: MutableGraph) -> None:
     """Dead code elimination before the first rewrite; later dead nodes are removed by `commit`."""
     for at in sorted(work.nodes, key=lambda k: work.place[k], reverse=True):
         if not any(work.users.get(o) or o in work.pinned for o in work.nodes[at].outputs if o):

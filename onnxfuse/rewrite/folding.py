@@ -17,9 +17,9 @@ from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
 from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.scalar import Apply, Load, Reduce
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.spec import Definition
-from onnxfuse.rewrite.work import Array, Definitions, Miss
+from onnxfuse.rewrite.mutable_graph import Array, Definitions, Miss
 
 EAGER_BYTES = 64 << 10  # results up to this size are always folded, and computed at once
 LARGEST_BYTES = 1 << 20  # results of movement and broadcast may grow up to this, and to GROWTH times their inputs

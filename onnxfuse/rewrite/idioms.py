@@ -6,9 +6,9 @@ is worth more than a multiplication saved; generated kernels compute the same ei
 
 from __future__ import annotations
 
-from onnxfuse.rewrite.pattern import Call, Expr, expression, walk
+from onnxfuse.rewrite.mutable_graph import MutableGraph
+from onnxfuse.rewrite.pattern import Expr, OpPattern, expression, walk
 from onnxfuse.rewrite.steps import Binding, match_node
-from onnxfuse.rewrite.work import Work
 
 IDIOMS: tuple[tuple[str, Expr], ...] = (
     ("Gelu", expression("(x * (Erf(x / c) + 1)) * 0.5")),
@@ -17,11 +17,11 @@ IDIOMS: tuple[tuple[str, Expr], ...] = (
     ("LayerNormalization", expression("(d / Sqrt(ReduceMean(d ** 2, **k) + e)) * g + b")),
 )
 
-_OPS = frozenset(c.op for _, e in IDIOMS for c in walk(e) if isinstance(c, Call))
+_OPS = frozenset(c.op for _, e in IDIOMS for c in walk(e) if isinstance(c, OpPattern))
 _TALLEST = 6  # nodes between a node of a pattern and its root
 
 
-def idiom_of(work: Work, at: int) -> str:
+def idiom_of(work: MutableGraph, at: int) -> str:
     """The operator as which the runtime fuses a pattern that contains the node; "" for none."""
     level = [at]
     for _ in range(_TALLEST):
@@ -34,6 +34,6 @@ def idiom_of(work: Work, at: int) -> str:
     return ""
 
 
-def may_belong(work: Work, at: int) -> bool:
+def may_belong(work: MutableGraph, at: int) -> bool:
     """Whether a node's operator occurs in one of the patterns."""
     return work.nodes[at].op in _OPS

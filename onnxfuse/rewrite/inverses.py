@@ -8,13 +8,13 @@ from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 _LONGEST = 8  # most elementwise nodes between a movement and its inverse
 
 
-def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
+def concat_of_parts(work: MutableGraph, at: int, trust: bool) -> Draft:
     """The Concat of all parts of a value, in order, is replaced by the value."""
     node = work.nodes[at]
     axis, _ = _joined_along(work, at)
@@ -32,7 +32,7 @@ def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(node.outputs[0], source)
 
 
-def nested_concat(work: Work, at: int, trust: bool) -> Draft:
+def nested_concat(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Concat reads the operands of a Concat along the same axis itself.
 
     The inner one remains if it has other readers. These have to be elementwise, or join it too, as in DenseNet: it is
@@ -54,20 +54,20 @@ def nested_concat(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], draft.node("Concat", parts, node.attrs))
 
 
-def _joined_along(work: Work, at: int) -> tuple[int, int]:
+def _joined_along(work: MutableGraph, at: int) -> tuple[int, int]:
     """The axis of a Concat, and its rank. Raises Miss."""
     (whole,) = work.definitions(at)  # which refuses an axis that is none
     view, rank = work.view(work.nodes[at]), len(whole.axes)
     return view.axis(view.attr("axis", 0), rank), rank
 
 
-def _is_recomputed(work: Work, value: str) -> bool:
+def _is_recomputed(work: MutableGraph, value: str) -> bool:
     """Whether all readers of a value are elementwise, or a Concat."""
     readers = [work.nodes[at] for at in work.users.get(value, ())]
     return all(n.standard and (n.op == "Concat" or _is_elementwise(work, n, value)) for n in readers)
 
 
-def _is_elementwise(work: Work, node: Node, value: str) -> bool:
+def _is_elementwise(work: MutableGraph, node: Node, value: str) -> bool:
     """Whether every element of a node's result is computed from the same element of a value."""
     definitions = work.definitions(work.maker[node.outputs[0]])
     parts = list(walk(definitions[0].value))
@@ -76,7 +76,7 @@ def _is_elementwise(work: Work, node: Node, value: str) -> bool:
     return len(definitions) == 1 and elementwise and not any(isinstance(x, (Reduce, FromIndex)) for x in parts)
 
 
-def inverse_movement(work: Work, at: int, trust: bool) -> Draft:
+def inverse_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Transpose or Reshape and its inverse cancel, with elementwise operators of constant scalars in between."""
     outer, chain = work.nodes[at], list[Node]()
     inner = work.node(outer.inputs[0])
@@ -95,7 +95,7 @@ def inverse_movement(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(outer.outputs[0], value)
 
 
-def _only_operand(work: Work, node: Node) -> str:
+def _only_operand(work: MutableGraph, node: Node) -> str:
     """The only operand of an elementwise node that is not a constant scalar. Raises Miss."""
     wide = [i for i in node.reads if i not in work.constants]
     numbers = [i for i in node.reads if i in work.constants]
@@ -108,7 +108,7 @@ def _only_operand(work: Work, node: Node) -> str:
     return wide[0]
 
 
-def _check_undone(work: Work, inner: Node, outer: Node) -> None:
+def _check_undone(work: MutableGraph, inner: Node, outer: Node) -> None:
     if outer.op == "Reshape":
         if work.type(inner.inputs[0]).shape != work.type(outer.outputs[0]).shape:
             raise Miss("the Reshape does not restore the original shape")
@@ -121,8 +121,8 @@ def _check_undone(work: Work, inner: Node, outer: Node) -> None:
         raise Miss("the Transpose does not restore the original order of axes")
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "concat-of-parts",
         "Concat(all parts of x) => x",
         "exact",
@@ -130,7 +130,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"Concat"}),
         ("the parts are consecutive along the axis",),
     ),
-    Step(
+    StructuralRule(
         "nested-concat",
         "Concat(Concat(x, ...), y, ...) => Concat(x, ..., y, ...)",
         "exact",
@@ -138,7 +138,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"Concat"}),
         ("both are along the same axis", "only elementwise operators and Concat read the inner one"),
     ),
-    Step(
+    StructuralRule(
         "inverse-movement",
         "inverse_move(f(move(x))) => f(x)",
         "exact",

@@ -22,14 +22,14 @@ from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation
 from onnxfuse.rewrite.measure import Measure, elements
 from onnxfuse.rewrite.movement import reshaped, whole_axis
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 CHANNELS = 1  # the axis of a convolution
 _LINEAR = ("MatMul", "Conv")
 
 
-def matrix_of(work: Work, node: Node) -> Constant:
+def matrix_of(work: MutableGraph, node: Node) -> Constant:
     """The constant float32 weight of a linear map, not batched. Raises Miss."""
     found = work.constants.get(node.inputs[1])
     if found is None or found.dtype != F32 or len(found.shape) < 2 or (node.op == "MatMul" and len(found.shape) > 2):
@@ -37,7 +37,7 @@ def matrix_of(work: Work, node: Node) -> Constant:
     return found
 
 
-def pointwise(work: Work, conv: Node) -> Constant:
+def pointwise(work: MutableGraph, conv: Node) -> Constant:
     """The weight of a pointwise convolution (kernel 1x1, stride 1, no padding, one group). Raises Miss."""
     weight, view, rank = matrix_of(work, conv), work.view(conv), len(work.type(conv.inputs[0]).shape)
     ones, zeros = (1,) * (rank - 2), (0,) * (2 * rank - 4)
@@ -47,7 +47,7 @@ def pointwise(work: Work, conv: Node) -> Constant:
     return weight
 
 
-def sole(work: Work, value: str, *ops: str) -> Node:
+def sole(work: MutableGraph, value: str, *ops: str) -> Node:
     """The producer of a value with a single reader, if it is one of these operators. Raises Miss."""
     if not work.single_use(value):
         raise Miss(f"{value} has other readers")
@@ -62,7 +62,7 @@ def _bias(conv: Node) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConcatOperand:
     """An operand of a Concat along channels: value, range of channels in the result, and the Resize that makes it."""
 
     value: str
@@ -71,7 +71,7 @@ class Part:
     resize: Node | None
 
 
-def conv_before_resize(work: Work, at: int, trust: bool) -> Draft:
+def conv_before_resize(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A pointwise convolution moves before the Resize of its input, or of operands of a Concat."""
     conv = work.nodes[at]
     weight, bias, draft = pointwise(work, conv), _bias(conv), Draft(work, at)
@@ -99,7 +99,7 @@ def conv_before_resize(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(conv.outputs[0], total)
 
 
-def _takes_reader(work: Work, conv: Node) -> bool:
+def _takes_reader(work: MutableGraph, conv: Node) -> bool:
     """Whether an affine map follows that can be folded into the convolution, but not into a sum of convolutions."""
     readers = work.users.get(conv.outputs[0], {})
     try:
@@ -108,7 +108,7 @@ def _takes_reader(work: Work, conv: Node) -> bool:
         return False
 
 
-def _parts(work: Work, value: str) -> list[Part]:
+def _parts(work: MutableGraph, value: str) -> list[ConcatOperand]:
     """The operands of a Concat along channels, or the value itself, with the Resize of each. Raises Miss."""
     whole = work.node(value)
     values: Sequence[str] = (value,)
@@ -116,18 +116,18 @@ def _parts(work: Work, value: str) -> list[Part]:
         if work.view(whole).attr("axis", CHANNELS) % len(work.type(value).shape) != CHANNELS:
             raise Miss("the Concat is not along the channels")
         values = whole.inputs
-    parts: list[Part] = []
+    parts: list[ConcatOperand] = []
     begin = 0
     for v in values:
         channels = work.type(v).shape[CHANNELS].constant
         if channels is None or v in work.constants:
             raise Miss(f"{v} is a constant, or its number of channels is symbolic")
-        parts.append(Part(v, begin, begin + channels, _resize(work, v)))
+        parts.append(ConcatOperand(v, begin, begin + channels, _resize(work, v)))
         begin += channels
     return parts
 
 
-def _resize(work: Work, value: str) -> Node | None:
+def _resize(work: MutableGraph, value: str) -> Node | None:
     """The Resize that makes a value, if it upsamples spatial axes only and the value has one reader; or None."""
     node = work.node(value)
     if node is None or node.key not in ("Resize", "Upsample") or not work.single_use(value):
@@ -159,7 +159,7 @@ def _targets(draft: Draft, resize: Node, channels: int) -> tuple[str, ...]:
     return inputs[0], draft.array(np.asarray([axes[a].ratio for a in named]), F32, "scales", resize.outputs[0])
 
 
-def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) -> str:
+def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[ConcatOperand]) -> str:
     """The name of the weight restricted to the input channels of some parts. Raises Miss."""
     spans = [(p.begin, p.end) for p in parts]
     if spans == [(0, weight.shape[1])]:
@@ -175,7 +175,7 @@ def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) 
     return draft.lazily(weight.dtype, shape, load, tag, conv.inputs[1])
 
 
-def pool_before_conv(work: Work, at: int, trust: bool) -> Draft:
+def pool_before_conv(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Average pooling of a pointwise convolution becomes a pointwise convolution of the pooled input."""
     pool = work.nodes[at]
     conv = sole(work, pool.inputs[0], "Conv")
@@ -210,7 +210,7 @@ class Head:
         return self.weight.shape[0 if self.node.op == "Conv" else -1]
 
 
-def linear_of_linear(work: Work, at: int, trust: bool) -> Draft:
+def linear_of_linear(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Two successive linear maps over channels become one."""
     node = work.nodes[at]
     weight = pointwise(work, node) if node.op == "Conv" else matrix_of(work, node)
@@ -231,12 +231,12 @@ def linear_of_linear(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], y)
 
 
-def _axis(work: Work, node: Node, value: str) -> int:
+def _axis(work: MutableGraph, node: Node, value: str) -> int:
     """The axis of the channels in an input or output of a linear map."""
     return CHANNELS if node.op == "Conv" else len(work.type(value).shape) - 1
 
 
-def _head(work: Work, value: str, axis: int) -> Head:
+def _head(work: MutableGraph, value: str, axis: int) -> Head:
     """The linear map whose output channels a value has at an axis. Raises Miss."""
     moves: list[tuple[Node, int]] = []
     while (before := _axis_before(work, value, axis)) is not None:
@@ -260,7 +260,7 @@ def _head(work: Work, value: str, axis: int) -> Head:
     return Head(node, weight, bias, tuple(moves))
 
 
-def _axis_before(work: Work, value: str, axis: int) -> int | None:
+def _axis_before(work: MutableGraph, value: str, axis: int) -> int | None:
     """The input axis that a data movement maps to `axis` of its output; None if the producer is no data movement.
 
     Raises Miss where the value has other readers, or the axis is merged or split by the movement.
@@ -277,7 +277,7 @@ def _axis_before(work: Work, value: str, axis: int) -> int | None:
     return whole_axis(work.type(move.inputs[0]).shape, work.type(value).shape, axis)
 
 
-def _permutation(work: Work, at: int) -> tuple[int, ...] | None:
+def _permutation(work: MutableGraph, at: int) -> tuple[int, ...] | None:
     """The permutation of axes that a node applies; None if it is no transposition."""
     d = work.definitions(at)[-1]
     load = load_of(d)
@@ -317,7 +317,7 @@ def _composed(draft: Draft, head: Head, node: Node, rows: int, matrix: Callable[
     return draft.node("Add", (draft.node("MatMul", inputs), bias))
 
 
-def _shift(work: Work, head: Head, node: Node, matrix: Callable[[], Array]) -> Array:
+def _shift(work: MutableGraph, head: Head, node: Node, matrix: Callable[[], Array]) -> Array:
     """The bias of the composed map, for the channels of the second. Raises Miss."""
     made = head.node.outputs[0]
     inner, outer = np.zeros(head.channels), np.zeros(())
@@ -336,8 +336,8 @@ def _shift(work: Work, head: Head, node: Node, matrix: Callable[[], Array]) -> A
     return shift
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "conv-before-resize",
         "Conv(Concat(Resize(x), ..., y), w) => Resize(Conv(x, w1)) + ... + Conv(y, wn)",
         "reassociates",
@@ -345,7 +345,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"Conv"}),
         ("constant(w)", "the Conv is pointwise", "the Resize upsamples spatial axes only", "fewer multiplications"),
     ),
-    Step(
+    StructuralRule(
         "pool-before-conv",
         "AveragePool(Conv(x, w, b)) => Conv(AveragePool(x), w, b)",
         "reassociates",
@@ -353,7 +353,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"AveragePool", "GlobalAveragePool"}),
         ("constant(w)", "the Conv is pointwise", "no b, or no padding in the averages", "fewer multiplications"),
     ),
-    Step(
+    StructuralRule(
         "linear-of-linear",
         "linear(move(linear(x, w1, b1)), w2, b2) => move(linear(x, w1@w2, b1@w2 + b2))",
         "reassociates",

@@ -11,15 +11,15 @@ from heapq import heappop, heappush
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
 from onnxfuse.rewrite.operators import functions
 from onnxfuse.rewrite.proofs.positions import always_true
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.steps import StructuralRule
 
 _FURTHEST = 256  # most nodes that are rebuilt
 
 
-def and_true(work: Work, at: int, trust: bool) -> Draft:
+def and_true(work: MutableGraph, at: int, trust: bool) -> Draft:
     """And with an operand that is true everywhere is replaced by the other one."""
     node = work.nodes[at]
     for known, other in (node.inputs, node.inputs[::-1]):
@@ -28,7 +28,7 @@ def and_true(work: Work, at: int, trust: bool) -> Draft:
     raise Miss(f"no operand of {node.name or node.op} is proven to be true everywhere")
 
 
-def expand_before_broadcast(work: Work, at: int, trust: bool) -> Draft:
+def expand_before_broadcast(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Expand is replaced by its input, which readers broadcast."""
     node = work.nodes[at]
     return _smaller(Draft(work, at), node.outputs[0], node.inputs[0])
@@ -64,9 +64,9 @@ def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
     return draft.node(node.op, [values.get(i, i) for i in node.inputs], node.attrs)
 
 
-STEPS: tuple[Step, ...] = (
-    Step("and-true", "And(true, m) => m", "exact", and_true, frozenset({"And"}), ("true is proven",)),
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule("and-true", "And(true, m) => m", "exact", and_true, frozenset({"And"}), ("true is proven",)),
+    StructuralRule(
         "expand-before-broadcast",
         "f(Expand(m), x) => f(m, x)",
         "exact",

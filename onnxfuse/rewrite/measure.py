@@ -17,7 +17,7 @@ from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import takes_a_part
-from onnxfuse.rewrite.work import Definitions, Miss
+from onnxfuse.rewrite.mutable_graph import Definitions, Miss
 
 NOMINAL = 64
 LAUNCH = 20_000

@@ -10,8 +10,8 @@ import numpy as np
 from onnxfuse.ir.graph import Attribute, Constant, Node
 from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
 _DEEPEST = 8  # elementwise nodes behind a product that are searched for a use together with another product
@@ -28,7 +28,7 @@ class Branch:
     dtype: str
 
 
-def merged_products(work: Work, at: int, trust: bool) -> Draft:
+def merged_products(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Several MatMuls (with or without a constant bias) or Gemms with the same input become one."""
     node = work.nodes[at]
     branches: list[Branch] = []
@@ -47,7 +47,7 @@ def merged_products(work: Work, at: int, trust: bool) -> Draft:
     return _merged(Draft(work, at), node, same)
 
 
-def _apart(work: Work, branches: list[Branch]) -> list[Branch]:
+def _apart(work: MutableGraph, branches: list[Branch]) -> list[Branch]:
     """Branches without those whose results meet in elementwise operators, such as a gate and the value it multiplies.
 
     Unmerged, one of the two is combined with the other in the epilogue of its product. Merged, both would have to be
@@ -58,7 +58,7 @@ def _apart(work: Work, branches: list[Branch]) -> list[Branch]:
     return [b for b, met in zip(branches, meets, strict=True) if not met]
 
 
-def _behind(work: Work, value: str) -> set[int]:
+def _behind(work: MutableGraph, value: str) -> set[int]:
     """The elementwise nodes that a value reaches through elementwise nodes only."""
     found: set[int] = set()
     values = {value}
@@ -78,7 +78,7 @@ def _depth_axis(node: Node) -> int:
     return 1 if node.attrs.get("transB", 0) else 0
 
 
-def _branch(work: Work, node: Node) -> Branch:
+def _branch(work: MutableGraph, node: Node) -> Branch:
     weight = work.constants.get(node.inputs[1])
     if weight is None or len(weight.shape) != 2 or not weight.dtype.floating or not work.single_use(node.inputs[1]):
         raise Miss(f"the weight {node.inputs[1]} is not a constant matrix with one reader")
@@ -97,7 +97,7 @@ def _branch(work: Work, node: Node) -> Branch:
     return Branch(node.inputs[1], out, bias, columns, weight.dtype.name)
 
 
-def _is_vector(work: Work, bias: str, columns: int) -> bool:
+def _is_vector(work: MutableGraph, bias: str, columns: int) -> bool:
     """Whether a value is a constant that varies along columns only."""
     found = work.constants.get(bias)
     return found is not None and (found.size == 1 or (found.size == columns and found.shape[-1] == columns))
@@ -147,8 +147,8 @@ def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
     return draft.node("Slice", (y,), attrs)
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "merged-products",
         "x@w1 + b1, x@w2 + b2, ... => slices of x@[w1 w2 ...] + [b1 b2 ...]",
         "exact",

@@ -13,16 +13,16 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
+from onnxfuse.rewrite.mutable_graph import Definitions, Miss, MutableGraph
 from onnxfuse.rewrite.proofs.positions import located
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Definitions, Miss, Work
+from onnxfuse.rewrite.steps import StructuralRule
 
 _LONGEST = 16  # most nodes of a chain that are composed
 
 Shape = tuple[Index, ...]
 
 
-def movement_chain(work: Work, at: int, trust: bool) -> Draft:
+def movement_chain(work: MutableGraph, at: int, trust: bool) -> Draft:
     """The longest chain of data movement above a node that is equal to one operator becomes that operator."""
     chain = _chain(work, at)
     seen, reason = work.stuck.get(at, ((), ""))
@@ -37,7 +37,7 @@ def movement_chain(work: Work, at: int, trust: bool) -> Draft:
     raise Miss(reason)
 
 
-def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
+def _chain(work: MutableGraph, at: int) -> tuple[Definitions, ...]:
     """The definitions of a node and its producers, as far up as each only moves elements of one value. Raises Miss."""
     if load_of(work.definitions(at)[-1]) is None or len(work.definitions(at)) != 1:
         raise Miss(f"{work.nodes[at].op} is not pure data movement")
@@ -56,7 +56,7 @@ def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
     return tuple(chain)
 
 
-def _ancestors(work: Work, chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
+def _ancestors(work: MutableGraph, chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
     """The inputs along a chain, nearest first, each with the composed index map by which the chain reads it."""
     index: Shape | None = None
     for (d,) in chain:
@@ -71,7 +71,7 @@ def _through(d: Definition, load: Load, index: Shape) -> Shape:
     return tuple(substitute(i, values) for i in load.index)
 
 
-def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:
+def recognised(work: MutableGraph, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:
     """The Reshape or Transpose that reads `source` at `index`; with `alone`, unless the node is one. Raises Miss."""
     draft, have = Draft(work, at), work.type(source).shape
     here = plain(tuple(map(Index.of, d.axes)), d)
@@ -109,7 +109,7 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     raise Miss(f"the target shape {want!r} cannot be written as a constant")
 
 
-def squeeze_last(work: Work, at: int, trust: bool) -> Draft:
+def squeeze_last(work: MutableGraph, at: int, trust: bool) -> Draft:
     """An elementwise node whose other operands are scalars moves before a Squeeze without axes.
 
     The axes that such a Squeeze removes, and so the rank of its result, are known only at run time.
@@ -157,7 +157,9 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
     return tuple(axes) if len(longer) - len(axes) == len(shorter) else ()
 
 
-STEPS: tuple[Step, ...] = (
-    Step("movement-chain", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", movement_chain),
-    Step("squeeze-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeeze_last, when=("n is a scalar",)),
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule("movement-chain", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", movement_chain),
+    StructuralRule(
+        "squeeze-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeeze_last, when=("n is a scalar",)
+    ),
 )

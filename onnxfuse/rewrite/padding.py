@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 
-def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
+def pad_into_conv(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Conv(Pad(x)) with zeros along spatial axes becomes Conv(x) with larger pads."""
     conv = work.nodes[at]
     pad = work.made_by(conv.inputs[0], "Pad")
@@ -27,7 +27,7 @@ def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(conv.outputs[0], draft.node("Conv", (pad.inputs[0], *conv.inputs[1:]), attrs))
 
 
-def _amounts(work: Work, pad: Node, rank: int) -> tuple[list[int], list[int]]:
+def _amounts(work: MutableGraph, pad: Node, rank: int) -> tuple[list[int], list[int]]:
     """The elements that a Pad with zeros adds before and after each axis. Raises Miss."""
     view = work.view(pad)
     if view.attr("mode", "constant") != "constant":
@@ -49,8 +49,8 @@ def _amounts(work: Work, pad: Node, rank: int) -> tuple[list[int], list[int]]:
     return low, high
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "pad-into-conv",
         "Conv(Pad(x, p), pads=q) => Conv(x, pads=p+q)",
         "exact",

@@ -34,7 +34,7 @@ class Num:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OpPattern:
     """An operator; `rest` is the name bound to its attributes and further inputs ("": it must have none)."""
 
     op: str
@@ -48,7 +48,7 @@ class Call:
         return f"{self.op}({', '.join([*map(repr, self.args), *([f'**{self.rest}'] if self.rest else [])])})"
 
 
-Expr = Var | Num | Call
+Expr = Var | Num | OpPattern
 
 _INFIX: dict[type[ast.operator], str] = {
     ast.Add: "Add",
@@ -62,7 +62,7 @@ _SIGNS = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Pow": "**", "MatMul":
 
 
 def _is_infix(e: Expr) -> bool:
-    return isinstance(e, Call) and e.op in _SIGNS
+    return isinstance(e, OpPattern) and e.op in _SIGNS
 
 
 def sides(law: str) -> tuple[Expr, Expr]:
@@ -88,20 +88,20 @@ def _read(node: ast.expr) -> Expr:
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         return Num(float(node.value))
     if isinstance(node, ast.BinOp):
-        return Call(_INFIX[type(node.op)], (_read(node.left), _read(node.right)))
+        return OpPattern(_INFIX[type(node.op)], (_read(node.left), _read(node.right)))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _read(node.operand)
-        return Num(-inner.value) if isinstance(inner, Num) else Call("Neg", (inner,))
+        return Num(-inner.value) if isinstance(inner, Num) else OpPattern("Neg", (inner,))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         rest = "".join(k.value.id for k in node.keywords if k.arg is None and isinstance(k.value, ast.Name))
-        return Call(node.func.id, tuple(map(_read, node.args)), rest)
+        return OpPattern(node.func.id, tuple(map(_read, node.args)), rest)
     raise ValueError(f"not part of a law: {ast.unparse(node)}")
 
 
 def walk(e: Expr) -> Iterator[Expr]:
     """e and everything inside it, e first."""
     yield e
-    if isinstance(e, Call):
+    if isinstance(e, OpPattern):
         for a in e.args:
             yield from walk(a)
 

@@ -14,8 +14,8 @@ import numpy as np
 from onnxfuse.ir.dtype import I8, I32, U8, DType
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 _CODES = (U8, I8)
 _RUNTIME = "com.microsoft"
@@ -36,7 +36,7 @@ class _Coded:
         return self.codes, self.scale, self.zero
 
 
-def qlinear_operators(work: Work, at: int, trust: bool) -> Draft:
+def qlinear_operators(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Q(op(DQ(a), DQ(b)), s, z) as a QLinear operator."""
     coding = work.nodes[at]
     draft = Draft(work, at)
@@ -123,7 +123,7 @@ def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
     return free and _of_all(draft, a.scale) and dtype == draft.type(codes).dtype
 
 
-def _for_one(work: Work, codes: str) -> bool:
+def _for_one(work: MutableGraph, codes: str) -> bool:
     """Whether a quantized tensor is the output of a node, and dequantized for one reader only."""
     if codes not in work.maker or not work.single_use(codes):
         return False
@@ -173,8 +173,8 @@ def _numbers(draft: Draft, value: str) -> Array:
     return _constant(draft, value).load().reshape(-1)
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "qlinear-operators",
         "Q(op(DQ(a), DQ(b))) => QLinearOp(a, b)",
         "reassociates",

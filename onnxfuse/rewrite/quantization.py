@@ -6,21 +6,21 @@ import numpy as np
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.scalar import Load, Reduce
-from onnxfuse.ops.own import MICROSOFT
+from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.clips import clip_limits, single
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 # Scales between which (q * scale) / scale is q again, within far less than half a quantization step.
 _LEAST, _MOST = 2.0**-100, 2.0**80
 _MAXIMA = {"MaxPool": 12, "ReduceMax": 12}  # maxima, with the opset since which they accept 8-bit integers
 
 
-def quantized_movement(work: Work, at: int, trust: bool) -> Draft:
+def quantized_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Q(move(DQ(q, s, z)), s, z) is move(q); so it is for maxima, since quantization is monotonic."""
     coding = work.nodes[at]
     if not _quantizes(work, coding):
@@ -43,7 +43,7 @@ def quantized_movement(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(coding.outputs[0], moved)
 
 
-def _moved(work: Work, node: Node, d: Definition) -> Load | None:
+def _moved(work: MutableGraph, node: Node, d: Definition) -> Load | None:
     """The load that a definition consists of, or the maximum of; None for others."""
     if isinstance(d.value, Reduce) and work.opset >= _MAXIMA.get(node.op, work.opset + 1):
         value = d.value.body[0]
@@ -51,7 +51,7 @@ def _moved(work: Work, node: Node, d: Definition) -> Load | None:
     return load_of(d)
 
 
-def zero_points_of_zero(work: Work, at: int, trust: bool) -> Draft:
+def zero_points_of_zero(work: MutableGraph, at: int, trust: bool) -> Draft:
     """DQ(q, s, z) is DQ(q, s) where all zero points are 0, as those of weights mostly are."""
     node = work.nodes[at]
     if not _quantizes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
@@ -63,7 +63,7 @@ def zero_points_of_zero(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], draft.node(node.op, node.inputs[:2], node.attrs, pieces=1))
 
 
-def clip_before_quantize(work: Work, at: int, trust: bool) -> Draft:
+def clip_before_quantize(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Q(Relu(x)) and Q(Clip(x)) are Q(x) where quantization saturates at the limits of the Clip, or inside of them."""
     coding = work.nodes[at]
     limit = work.made_by(coding.inputs[0], "Relu", "Clip")
@@ -78,12 +78,12 @@ def clip_before_quantize(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(coding.outputs[0], draft.node(coding.op, inputs, coding.attrs))
 
 
-def _quantizes(work: Work, node: Node) -> bool:
+def _quantizes(work: MutableGraph, node: Node) -> bool:
     row = ROWS.find(node, work.opset)
     return row is not None and row.codes
 
 
-def _check(work: Work, coding: Node, decoding: Node) -> None:
+def _check(work: MutableGraph, coding: Node, decoding: Node) -> None:
     """Raise Miss unless both nodes have the same quantization, and what is between them rounds nothing."""
     if (work.view(coding).attr("block_size", 0), coding.inputs[1:]) != (0, decoding.inputs[1:]):
         raise Miss("the two quantizations differ in scale, zero point or block size")
@@ -96,8 +96,8 @@ def _check(work: Work, coding: Node, decoding: Node) -> None:
         raise Miss("the scale is not a constant scalar, or it is extremely large or small")
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "quantized-movement",
         "Q(move(DQ(q, s, z)), s, z) => move(q)",
         "exact",
@@ -105,7 +105,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"QuantizeLinear", MICROSOFT + "QuantizeLinear"}),
         ("the scale is a constant scalar", "both quantized types are the same"),
     ),
-    Step(
+    StructuralRule(
         "clip-before-quantize",
         "Q(Clip(x), s, z) => Q(x, s, z)",
         "exact",
@@ -113,7 +113,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"QuantizeLinear"}),
         ("s and z are constant scalars", "the limits contain the range of the quantized type"),
     ),
-    Step(
+    StructuralRule(
         "zero-points-of-zero",
         "DQ(q, s, 0) => DQ(q, s)",
         "exact",

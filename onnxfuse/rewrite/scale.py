@@ -11,15 +11,15 @@ from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.affine import scaled_weight
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 _DEEPEST = 24
 
 Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its producer that are scaled
 
 
-def scale_into_weights(work: Work, at: int, trust: bool) -> Draft:
+def scale_into_weights(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Mul or Div by a constant scalar is folded into constants that the value is computed from."""
     node = work.nodes[at]
     x, factor = _factor(work, node)
@@ -30,7 +30,7 @@ def scale_into_weights(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], _scaled(draft, x, factor, path))
 
 
-def _factor(work: Work, node: Node) -> tuple[str, float]:
+def _factor(work: MutableGraph, node: Node) -> tuple[str, float]:
     x, c = node.inputs
     if node.op == "Mul" and x in work.constants:
         x, c = c, x
@@ -43,7 +43,7 @@ def _factor(work: Work, node: Node) -> tuple[str, float]:
     return x, factor
 
 
-def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
+def _reaches(work: MutableGraph, v: str, path: Path, depth: int) -> bool:
     """Whether a factor of v can be folded into constants; `path` then has the inputs to scale."""
     if v in work.constants:
         taker = work.constants[v]
@@ -58,7 +58,7 @@ def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
     return False
 
 
-def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
+def _takers(work: MutableGraph, node: Node) -> tuple[tuple[int, ...], ...]:
     """Sets of inputs such that scaling all of a set scales the output, preferred first."""
     if node.op == "Div" or _moves_first(work, node):
         return ((0,),)
@@ -71,14 +71,14 @@ def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
     return ()
 
 
-def _moves_first(work: Work, node: Node) -> bool:
+def _moves_first(work: MutableGraph, node: Node) -> bool:
     """Whether a node only moves elements of its first input, without padding."""
     at = work.maker[node.outputs[0]]
     loads = [load_of(d) for d in work.definitions(at)] if work.moves(at) else []
     return len(loads) == 1 and loads[0] is not None and loads[0].source == node.inputs[0]
 
 
-def _fits(work: Work, node: Node, takers: tuple[int, ...]) -> bool:
+def _fits(work: MutableGraph, node: Node, takers: tuple[int, ...]) -> bool:
     if node.op not in ("Conv", "Gemm"):
         return True
     return all(node.inputs[i] in work.constants for i in takers)
@@ -94,8 +94,8 @@ def _scaled(draft: Draft, v: str, factor: float, path: Path) -> str:
     return draft.node(node.op, inputs, node.attrs)
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "scale-into-weights",
         "f(w)*c => f(w*c)",
         "reassociates",

@@ -20,8 +20,8 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.affine import unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.movement import reshaped, whole_axis
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Definitions, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 LAST = 2**63 - 1  # `ends` of a Slice up to the last element
 
@@ -50,7 +50,7 @@ class Selection:
         return draft.node("Slice", (value, starts, ends, axes, *self.node.inputs[4:5]))
 
 
-def selection_of(work: Work, node: Node) -> Selection:
+def selection_of(work: MutableGraph, node: Node) -> Selection:
     """A node as a selection along one axis. Raises Miss."""
     view, rank = work.view(node), len(work.type(node.inputs[0]).shape)
     if work.opset < 10:
@@ -73,7 +73,7 @@ def selection_of(work: Work, node: Node) -> Selection:
     return Selection(node, int(axes[0]) % rank, None)
 
 
-def selection_first(work: Work, at: int, trust: bool) -> Draft:
+def selection_first(work: MutableGraph, at: int, trust: bool) -> Draft:
     """f(x)[i] becomes f(x[i]), where f is independent along the axis."""
     node = work.nodes[at]
     chosen = selection_of(work, node)
@@ -154,8 +154,8 @@ def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     return reshaped(draft, y, tuple(extent if k == axis else e for k, e in enumerate(want)))
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "selection-first",
         "f(x)[i] => f(x[i])",
         "exact",

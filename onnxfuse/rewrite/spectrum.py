@@ -14,13 +14,13 @@ import numpy as np
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
+from onnxfuse.rewrite.steps import StructuralRule
 
 LONGEST = 1024  # most points of a transform that becomes a product: its matrix has 4 MB of float32
 
 
-def frames_as_convolution(work: Work, at: int, trust: bool) -> Draft:
+def frames_as_convolution(work: MutableGraph, at: int, trust: bool) -> Draft:
     """STFT(x, step, window) of a real signal becomes a convolution with the windowed rows of the DFT matrix."""
     node = work.nodes[at]
     window, step = _window(work, node), _whole(work, node, 1)
@@ -41,7 +41,7 @@ def frames_as_convolution(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], found, typed=False)
 
 
-def transform_as_product(work: Work, at: int, trust: bool) -> Draft:
+def transform_as_product(work: MutableGraph, at: int, trust: bool) -> Draft:
     """DFT along the last axis before that of real and imaginary parts becomes a product with the DFT matrix."""
     node = work.nodes[at]
     type_, view = work.type(node.inputs[0]), work.view(node)
@@ -77,12 +77,12 @@ def transform(points: int, bins: int, inverse: bool = False) -> Array:
     return made / points if inverse else made
 
 
-def _bins(work: Work, node: Node, points: int, usual: int = 1) -> int:
+def _bins(work: MutableGraph, node: Node, points: int, usual: int = 1) -> int:
     """Number of bins of a spectrum: of one side, which determines the other for real signals, or of both."""
     return points // 2 + 1 if work.view(node).attr("onesided", usual) else points
 
 
-def _window(work: Work, node: Node) -> Array:
+def _window(work: MutableGraph, node: Node) -> Array:
     """The window of an STFT, ones where it has none. Raises Miss."""
     view = work.view(node)
     length = _whole(work, node, 3) if view.has(3) else None
@@ -98,7 +98,7 @@ def _window(work: Work, node: Node) -> Array:
     return np.asarray(found.load(), np.float64).reshape(-1)
 
 
-def _whole(work: Work, node: Node, i: int) -> int:
+def _whole(work: MutableGraph, node: Node, i: int) -> int:
     """The value of an integer input that is a constant scalar. Raises Miss."""
     found = work.known.get(node.inputs[i], ())
     if len(found) != 1 or found[0].constant is None:
@@ -111,8 +111,8 @@ def _real(parts: int | None) -> None:
         raise Miss("the signal is complex")
 
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StructuralRule, ...] = (
+    StructuralRule(
         "frames-as-convolution",
         "STFT(x, step, window) => Reshape(Transpose(Conv(x, windowed rows of the transform, strides=step)))",
         "reassociates",
@@ -120,7 +120,7 @@ STEPS: tuple[Step, ...] = (
         frozenset({"STFT"}),
         ("the signal is real", "step and window are constant", f"a frame has at most {LONGEST} numbers"),
     ),
-    Step(
+    StructuralRule(
         "transform-as-product",
         "DFT(x) => Reshape(MatMul(Reshape(x), matrix of the transform))",
         "reassociates",

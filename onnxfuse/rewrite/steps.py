@@ -8,19 +8,19 @@ from typing import Any
 
 from onnxfuse.ir.graph import Attribute
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
 from onnxfuse.rewrite.operators import commutes
-from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides
+from onnxfuse.rewrite.pattern import Expr, Num, OpPattern, Var, sides
 from onnxfuse.rewrite.proofs.conditions import Condition, moderate
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.work import Miss, Work
 
 NUMERICS = ("exact", "reassociates", "assumes")
 
-Attempt = Callable[[Work, int, bool], Draft]
+Attempt = Callable[[MutableGraph, int, bool], Draft]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StructuralRule:
     """A rewrite at one node: `attempt(work, node, trust)` proposes it, or raises Miss with the reason why not.
 
     `ops` are the keys of operators at which it is tried (empty: all). `trust` lets it assume what it cannot prove.
@@ -52,13 +52,13 @@ class Rule:
     assume: tuple[Condition, ...] = ()
     numerics: str = "exact"
 
-    def step(self) -> Step:
+    def step(self) -> StructuralRule:
         """The rule as a step of the engine."""
-        assert isinstance(self.lhs, Call)
+        assert isinstance(self.lhs, OpPattern)
         words = (tuple(map(repr, self.when)), tuple(map(repr, self.assume)))
-        return Step(self.name, self.law, self.numerics, self.attempt, frozenset({self.lhs.op}), *words)
+        return StructuralRule(self.name, self.law, self.numerics, self.attempt, frozenset({self.lhs.op}), *words)
 
-    def attempt(self, work: Work, at: int, trust: bool) -> Draft:
+    def attempt(self, work: MutableGraph, at: int, trust: bool) -> Draft:
         """The first match whose conditions hold, as a Draft."""
         node = work.nodes[at]
         reason = f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}"
@@ -74,12 +74,12 @@ class Rule:
                 reason = str(miss)
         raise Miss(reason)
 
-    def _check(self, work: Work, binding: Binding, trust: bool) -> None:
+    def _check(self, work: MutableGraph, binding: Binding, trust: bool) -> None:
         for condition in (*self.when, *(() if trust else self.assume)):
             condition.check(work, binding.values)
 
 
-def _check_both_sides(work: Work, binding: Binding, draft: Draft) -> None:
+def _check_both_sides(work: MutableGraph, binding: Binding, draft: Draft) -> None:
     """Raise Miss where a value on either side may be NaN or very large, or a divisor very small."""
     ranges = Ranges(work, draft, far=True)
     for node in (*(work.nodes[k] for k in binding.nodes), *draft.nodes):
@@ -120,7 +120,7 @@ class Binding:
         return replace(self, rest={**self.rest, name: (attrs, inputs)})
 
 
-def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding]:
+def match(work: MutableGraph, e: Expr, value: str, binding: Binding) -> Iterator[Binding]:
     """All ways to match an expression at a value."""
     if isinstance(e, Var):
         found = binding.value(e.name, value)
@@ -133,9 +133,9 @@ def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding
         yield from match_node(work, e, work.maker[value], binding)
 
 
-def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Binding]:
+def match_node(work: MutableGraph, e: Expr, at: int, binding: Binding) -> Iterator[Binding]:
     """All ways to match a call at a node; operands of commutative operators in both orders."""
-    assert isinstance(e, Call)
+    assert isinstance(e, OpPattern)
     node = work.nodes[at]
     if node.op != e.op or not node.standard or any(node.outputs[1:]):
         return
@@ -153,7 +153,9 @@ def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Bindi
         yield from _match_all(work, e.args, order, binding)
 
 
-def _match_all(work: Work, es: tuple[Expr, ...], values: tuple[str, ...], binding: Binding) -> Iterator[Binding]:
+def _match_all(
+    work: MutableGraph, es: tuple[Expr, ...], values: tuple[str, ...], binding: Binding
+) -> Iterator[Binding]:
     if not es:
         yield binding
         return

@@ -53,13 +53,14 @@ def trim() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadCost:
     """The cost of one way to load a model: seconds until it can run, and peak memory including one run."""
 
     way: str
     seconds: float
     peak_bytes: int  # above the process's memory before
     run_seconds: float = 0.0  # minimum over the runs
+    with_library: bool = False
 
 
 class Watch:
@@ -98,9 +99,9 @@ class Watch:
         self.least = min(self.least, time.monotonic() - begin)
         return found
 
-    def load(self, way: str) -> Load:
+    def load(self, way: str, with_library: bool = False) -> LoadCost:
         """The measured cost, after at least one run."""
-        return Load(way, round(self.seconds, 4), self.peak, round(self.least, 5))
+        return LoadCost(way, round(self.seconds, 4), self.peak, round(self.least, 5), with_library)
 
     def _sample(self) -> None:
         while not self._end.wait(_EVERY):

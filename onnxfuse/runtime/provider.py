@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnxruntime as ort
@@ -66,6 +66,15 @@ def gpu_provider(verb: str, *, graph: bool = False, exact: bool = False) -> Prov
         return Provider(bound=True)
     given = ({_GRAPH: "1"} if graph else {}) | ({"use_tf32": "0"} if exact else {})
     return Provider(name, given, "cuda", bound=True, graph=graph)
+
+
+DEVICES: Mapping[str, Callable[..., Provider]] = {"cuda": gpu_provider}
+"""The providers of targets whose kernels do not run in that of the CPU, as functions like `gpu_provider`."""
+
+
+def provider_of(target: str, verb: str, *, graph: bool = False, exact: bool = False) -> Provider:
+    """The provider that kernels of a target run in; the other arguments and errors are those of `gpu_provider`."""
+    return DEVICES[target](verb, graph=graph, exact=exact) if target in DEVICES else CPU
 
 
 def _missing() -> str:

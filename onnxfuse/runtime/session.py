@@ -12,7 +12,7 @@ from typing import IO, Any
 import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
-from onnxfuse.runtime.provider import gpu_provider
+from onnxfuse.runtime.provider import DEVICES, provider_of
 
 _METADATA_FIELD = 14  # ModelProto.metadata_props; of its entries, field 1 is the key and field 2 the value
 
@@ -36,8 +36,8 @@ def session(
     Raises UsageError when a file is missing, ModelError when model and library do not match, DeviceError when the
     runtime refuses the library, or there is no GPU; the runtime's own errors about the model pass through.
     """
-    if target == "cuda" and providers is None:
-        providers = gpu_provider("session", graph=cuda_graph).listed
+    if target in DEVICES and providers is None:
+        providers = provider_of(target, "session", graph=cuda_graph).listed
     model = Path(path)
     options = ort.SessionOptions() if sess_options is None else sess_options
     chosen = library_of(model, library)

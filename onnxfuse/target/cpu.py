@@ -9,6 +9,23 @@ from onnxfuse.target.processors import PROCESSORS, Processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SerialTimes:
+    """Picoseconds of one core for each kind of work of a phase, roughly: they decide how many tasks it is worth."""
+
+    element: int = 40  # loaded and stored by vectors
+    operation: int = 15  # of a vector, for an element
+    scalar_element: int = 700  # loaded or stored by itself
+    transposition: int = 4  # times that of a plain copy
+    term: int = 15  # of a reduction
+    term_operation: int = 10  # of a vector, for a term
+    tile_term: int = 8  # of a contraction on register tiles, among other jobs of its phase
+    multiply_add: int = 10  # of Winograd's algorithm, and of contractions that read each other's rows
+    quantization: int = 50  # of a sum
+    update: int = 2000  # of a scatter: an index lookup, and a load from a random address
+    updated_element: int = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu(Target):
     """CPUs with vector units. Lanes are fp32 lanes of one vector; sizes are in bytes.
 
@@ -32,6 +49,7 @@ class Cpu(Target):
     clocks: float = 1.0  # of the core in a `cycle`: 2 where a unit computes a vector in halves
     dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
     barrier_us: float = 3.0  # overhead of a phase: starting its tasks and waiting for all of them
+    serial: SerialTimes = SerialTimes()
     processor: str = ""  # the family whose numbers these are; empty: numbers of the slower families of the class
 
     @property

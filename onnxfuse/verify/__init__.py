@@ -15,14 +15,14 @@ from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
-from onnxfuse.verify.verdicts import Run, Verdict, verdict_on
+from onnxfuse.verify.verdicts import ModeVerdict, Verdict, verdict_on
 
 _CHILD = "onnxfuse.verify.child"
 _PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
 
 
 @dataclass(frozen=True, slots=True)
-class GroupResult:
+class GroupVerdict:
     """One fused node against its function body; `ok` is None when the body does not run alone."""
 
     name: str
@@ -160,7 +160,7 @@ def _undone(problem: DeviceError, notes: Path) -> Verdict:
     doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
     if not doing or doing.startswith("the original"):
         return Verdict(None, None, None, None, message=problem.message)
-    run = Run(doing, False, "", None, None, None, problem.message)
+    run = ModeVerdict(doing, False, "", None, None, None, problem.message)
     return Verdict(False, None, None, None, (run,), message=f"{doing}: {problem.message}")
 
 
@@ -180,7 +180,7 @@ def verify_groups(
     time_limit: float | None = None,
     memory_limit: int | None = None,
     provider: Provider = CPU,
-) -> tuple[GroupResult, ...]:
+) -> tuple[GroupVerdict, ...]:
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
     Of several instruction sets (`isas` as for `verify_models`), a result is the one furthest from the body.
@@ -195,7 +195,7 @@ def verify_groups(
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     request["narrowed"] = sorted(narrowed)
     request["provider"] = asdict(provider.ungraphed)
-    crashed: list[GroupResult] = []
+    crashed: list[GroupVerdict] = []
     with work_folder() as folder:
         while True:
             notes = Path(folder, str(len(crashed)))
@@ -207,9 +207,9 @@ def verify_groups(
                 if not doing.startswith("node "):
                     raise
                 op_type, name = doing.removeprefix("node ").split(" ", 1)
-                crashed.append(GroupResult(name, op_type, False, None, None, problem.message))
+                crashed.append(GroupVerdict(name, op_type, False, None, None, problem.message))
                 continue
-            return (*(GroupResult(**each) for each in answer), *crashed)
+            return (*(GroupVerdict(**each) for each in answer), *crashed)
 
 
 def verify_culprits(

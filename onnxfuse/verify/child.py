@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import feed_limits, process
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import culprits, nodes, trial
 from onnxfuse.verify.original import Original, loads, original
@@ -75,7 +75,7 @@ def measure(
         if unoptimized is None:
             raise
         runs = [
-            {"name": mode.name, "message": loaded(note, b, mode, custom)}
+            {"name": mode.name, "with_library": bool(mode.libraries), "message": loaded(note, b, mode, custom)}
             for mode in run_modes(library, isas, unoptimized, place)
         ]
         return {"problem": problem.message, "runs": runs}
@@ -122,7 +122,7 @@ def _of(
 
 
 def _runs(
-    note: Note, b: str, modes: Iterator[RunMode], custom: Sequence[str], first: Original, costs: list[Load]
+    note: Note, b: str, modes: Iterator[RunMode], custom: Sequence[str], first: Original, costs: list[LoadCost]
 ) -> Iterator[dict[str, Any]]:
     """What became of the model under test, way by way; what loading it takes is added to `costs`.
 

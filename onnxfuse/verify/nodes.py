@@ -31,7 +31,7 @@ _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ComparisonSettings:
     """The settings that all nodes of one model share."""
 
     proto: ModelProto
@@ -69,7 +69,9 @@ def measure(
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
     weights = {each.name: each for each in proto.graph.initializer}
-    job = Job(proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {}))
+    job = ComparisonSettings(
+        proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {})
+    )
     nodes = [each for each in proto.graph.node if each.domain.startswith(entries.DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
@@ -87,7 +89,7 @@ def key_of(node: NodeProto) -> str:
 
 
 def _captured(
-    job: Job, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
+    job: ComparisonSettings, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
 ) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
     """Each node with the values of its outputs and of its inputs other than weights, for every set of model inputs.
 
@@ -140,7 +142,7 @@ def _stated_bytes(value: ValueInfoProto, sizes: Mapping[str, int]) -> int:
     return math.prod(extents) * (8 if kind.elem_type in _WIDE else 4)
 
 
-def _with_outputs(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
+def _with_outputs(path: Path, taps: Sequence[str], job: ComparisonSettings) -> ort.InferenceSession:
     """A session of the model, function bodies only, that also outputs the values `taps`.
 
     Concatenated protobuf messages are merged, so the outputs are appended to the bytes of the file.
@@ -153,7 +155,11 @@ def _with_outputs(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSes
 
 
 def _checked(
-    job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, spreads: dict[str, Spread]
+    job: ComparisonSettings,
+    node: NodeProto,
+    captured: list[Values],
+    expected: compare.Results,
+    spreads: dict[str, Spread],
 ) -> dict[str, Any]:
     """Error and limit of the output with the largest ratio of the two.
 
@@ -184,7 +190,9 @@ def _checked(
     return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _message(node, at, found[at], ok)}
 
 
-def _distances(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> list[compare.Distance]:
+def _distances(
+    job: ComparisonSettings, model: bytes, captured: list[Values], expected: compare.Results
+) -> list[compare.Distance]:
     """By output, the distance of the kernel from the body, the largest over all instruction sets."""
     libraries = (job.library, *job.custom)
     rows = [compare.distances(expected, _tested(job, model, libraries, captured, isa)) for isa in job.isas]
@@ -192,7 +200,12 @@ def _distances(job: Job, model: bytes, captured: list[Values], expected: compare
 
 
 def _by_float64(
-    job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, limit: float, output: int
+    job: ComparisonSettings,
+    node: NodeProto,
+    captured: list[Values],
+    expected: compare.Results,
+    limit: float,
+    output: int,
 ) -> tuple[float, float]:
     """Error and limit of an output against a float64 evaluation of the body, on the sets where the kernel fails.
 
@@ -212,7 +225,9 @@ def _by_float64(
     return compare.by_truth(pairs, len(pairs) < len(captured), limit)
 
 
-def _kernel_at_fault(job: Job, model: bytes, captured: list[Values], problem: DeviceError) -> dict[str, Any]:
+def _kernel_at_fault(
+    job: ComparisonSettings, model: bytes, captured: list[Values], problem: DeviceError
+) -> dict[str, Any]:
     """Whether the kernel is at fault when a node did not run: not if its body does not run either."""
     try:
         _run(model, job.custom, captured[:1])
@@ -221,7 +236,7 @@ def _kernel_at_fault(job: Job, model: bytes, captured: list[Values], problem: De
     return {"ok": False, "message": problem.message}
 
 
-def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
+def _spread(job: ComparisonSettings, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
     """Distances among the body's own runs: with and without optimizations, and with inputs perturbed by one rounding.
 
     Empty if the body does not run alone.
@@ -239,7 +254,9 @@ def _message(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
-def _tested(job: Job, model: bytes, libraries: Sequence[str], sets: list[Values], isa: str) -> compare.Results:
+def _tested(
+    job: ComparisonSettings, model: bytes, libraries: Sequence[str], sets: list[Values], isa: str
+) -> compare.Results:
     """The outputs of a kernel, by set."""
     return _run(model, libraries, sets, tested=True, isa=isa, provider=job.provider)
 
@@ -260,7 +277,7 @@ def _run(
     return [engine.run(session, each, None, provider) for each in sets]
 
 
-def _single(job: Job, node: NodeProto, captured: Values) -> ModelProto:
+def _single(job: ComparisonSettings, node: NodeProto, captured: Values) -> ModelProto:
     """A model of this node alone: captured values are its inputs, weights stay initializers."""
     graph = GraphProto(name="one", node=[node], output=[ValueInfoProto(name=name) for name in node.output if name])
     for name, value in captured.items():
@@ -294,7 +311,7 @@ def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
     return max(types, key=lambda each: compare.EPSILONS[compare.type_name(each)], default=np.dtype(np.float32))
 
 
-def _reduction(job: Job, node: NodeProto, captured: list[Values]) -> int:
+def _reduction(job: ComparisonSettings, node: NodeProto, captured: list[Values]) -> int:
     """The longest sum: as stated for the operator type, else the largest extent of any input."""
     extents = [dim for n in node.input if n in job.weights for dim in job.weights[n].dims]
     extents += [dim for values in captured for value in values.values() for dim in value.shape]

@@ -16,7 +16,7 @@ from onnxruntime import InferenceSession
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.graphs import graphs
-from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare, trial, truth
 from onnxfuse.verify.compare import Results
@@ -60,7 +60,7 @@ class Original:
     perturbed: list[list[float]] = field(default_factory=list)
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # evaluator and float64 outputs, by set
     unknown: DeviceError | None = None  # why there is no float64 evaluation
-    load: Load | None = None  # what it takes to load it, with all optimizations
+    load: LoadCost | None = None  # what it takes to load it, with all optimizations
 
     @property
     def exact(self) -> list[bool]:

@@ -12,13 +12,12 @@ from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime import engine, feed_limits
-from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
 from onnxfuse.verify.trial import shapes_text
-from onnxfuse.verify.verdicts import WITH_LIBRARY
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 
@@ -40,12 +39,12 @@ class RunMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunOutputs:
     """The outputs of a run, or the message of its failure."""
 
     message: str
     results: Results | None = None
-    load: Load | None = None  # what it takes to load it
+    load: LoadCost | None = None  # what it takes to load it
 
 
 def run_modes(
@@ -55,7 +54,7 @@ def run_modes(
 
     In the provider of a GPU all of these; where it replays CUDA graphs, those with all optimizations replayed as well.
     """
-    used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    used = [(f"with library ({isa})" if len(isas) > 1 else "with library", (library,), isa) for isa in isas if library]
     place = f" in {provider.ungraphed.words}" if provider.bound else ""
     for name, libraries, isa in (*used, ("without library", (), "")):
         for optimize in (True, False) if unoptimized else (True,):
@@ -68,7 +67,7 @@ def run_modes(
 
 def compared(
     note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, disabled: Sequence[str] = ()
-) -> Found:
+) -> RunOutputs:
     """Runs the model under test in one mode on all sets of inputs, with the kernels in `disabled` left to their bodies.
 
     Kernels get reused memory from the arena, so that they cannot rely on zeros.
@@ -86,8 +85,10 @@ def compared(
             found = [watch.timed(runs[0])]
         found += [watch.timed(run) for run in runs[1:]]
     except OnnxFuseError as problem:
-        return Found(problem.message)
-    return Found("", found, watch.load(mode.name.partition(",")[0]) if mode.optimize else None)
+        return RunOutputs(problem.message)
+    return RunOutputs(
+        "", found, watch.load(mode.name.partition(",")[0], bool(mode.libraries)) if mode.optimize else None
+    )
 
 
 def _ran(
@@ -102,9 +103,10 @@ def _ran(
         raise DeviceError(f"{problem.message} {where}") from None
 
 
-def facts_of(mode: RunMode, found: Found, first: Original) -> dict[str, Any]:
+def facts_of(mode: RunMode, found: RunOutputs, first: Original) -> dict[str, Any]:
     """A run as `verdict_on` takes it, with float64 errors if outputs exceed their limits."""
-    about = {"name": mode.name, "like_reference": mode.like_reference, "message": found.message}
+    about = {"name": mode.name, "with_library": bool(mode.libraries), "message": found.message}
+    about |= {"like_reference": mode.like_reference}
     if found.results is None:
         return about | {"distances": [], "largest": [], "own": [], "true": None}
     if not mode.like_reference:

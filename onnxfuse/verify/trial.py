@@ -52,7 +52,7 @@ class InputRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RunCost:
     """The cost of a run: processor seconds of all cores, and peak memory beyond what the process held before."""
 
     seconds: float = 0.0
@@ -66,14 +66,14 @@ class InputSets:
     values: list[Values] = field(default_factory=list)
     results: Results = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)  # of each run
+    costs: list[RunCost] = field(default_factory=list)  # of each run
 
-    def add(self, values: Values, result: list[Array], sizes: Sizes, cost: Cost | None = None) -> None:
+    def add(self, values: Values, result: list[Array], sizes: Sizes, cost: RunCost | None = None) -> None:
         """Append one set."""
         self.values.append(values)
         self.results.append(result)
         self.sizes.append(sizes)
-        self.costs.append(cost or Cost())
+        self.costs.append(cost or RunCost())
 
     def join(self, other: InputSets) -> None:
         """Append all sets of another object."""
@@ -126,12 +126,12 @@ class _Runner:
         with attempt(shapes_text(values)):
             return engine.run(self.session, values, self.names)
 
-    def costed(self, values: Values) -> tuple[list[Array], Cost]:
+    def costed(self, values: Values) -> tuple[list[Array], RunCost]:
         """The same, and what it cost. Raises DeviceError."""
         begin = time.process_time()
         with Watch() as watch:
             result = self.run(values)
-        return result, Cost(time.process_time() - begin, watch.peak)
+        return result, RunCost(time.process_time() - begin, watch.peak)
 
     def tells(self, results: Results) -> bool:
         """Whether the model has outputs, most of whose elements are not NaN."""

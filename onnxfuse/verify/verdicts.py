@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.verify import compare
 
 ORIGINAL = "original"  # name of its entry among the costs of loading
-WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 _UNREPRODUCED = "the original does not reproduce its own outputs"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ModeVerdict:
     """A run of the model under test in one mode, and its output with the largest ratio of error to limit."""
 
     name: str  # such as "with library, all optimizations"
@@ -27,6 +26,7 @@ class Run:
     max_abs: float | None
     message: str = ""
     evaluator: str = ""  # the float64 evaluator, if error and limit are distances from its outputs
+    with_library: bool = False  # whether kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Verdict:
     max_error: float | None  # of the output and run with the largest ratio of error to limit
     limit: float | None
     tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ModeVerdict, ...] = ()
     unsteady: tuple[str, ...] = ()  # outputs that the original does not reproduce itself; not compared
     informational: bool = (
         False  # the model is quantized: output differences are informational, `verify_groups` checks kernels
@@ -45,7 +45,7 @@ class Verdict:
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
-    loads: tuple[Load, ...] = ()  # of the original, and of the model under test in each optimized run mode
+    loads: tuple[LoadCost, ...] = ()  # of the original, and of the model under test in each optimized run mode
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON document."""
@@ -64,7 +64,7 @@ def verdict_on(
     own = [max(each, default=0.0) for each in measured["own"]]
     reproduced = [i for i in range(len(names)) if own[i] <= compare.REPRODUCED]
     common: dict[str, Any] = {"inputs": measured["sets"]}
-    common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
+    common["loads"] = tuple(LoadCost(**each) for each in measured.get("loads", ()))
     if measured["quantized"] and not measured["asked"]:
         return _quantized_verdict(measured, **common)
     common["unsteady"] = tuple(n for i, n in enumerate(names) if i not in reproduced)
@@ -90,7 +90,7 @@ def verdict_on(
 
 def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
     """The verdict if the original does not run: undecided, or negative if the other model does not even load."""
-    runs = tuple(Run(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
+    runs = tuple(_unmeasured(r, ok=not r["message"]) for r in measured["runs"])
     failed = [run for run in runs if not run.ok]
     if failed:
         return Verdict(False, None, None, None, runs, message=f"{failed[0].name}: {failed[0].message}")
@@ -137,14 +137,14 @@ def _checked_run(
     measured: Mapping[str, Any],
     outputs: Sequence[int],
     limit: Callable[[compare.Distance, int, float], float],
-) -> Run:
+) -> ModeVerdict:
     """A run, with each of the compared outputs checked against its limit."""
     if run["message"]:
-        return Run(run["name"], False, "", None, None, None, run["message"])
+        return _unmeasured(run, ok=False)
     found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
     limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
     if not limits:
-        return Run(run["name"], True, "", None, None, None)
+        return _unmeasured(run, ok=True)
     errors = {i: found[i].error for i in limits}
     evaluator = ""
     over = [i for i in limits if errors[i] > limits[i] and not measured["exact"][i]]
@@ -155,7 +155,22 @@ def _checked_run(
     at = max(limits, key=lambda i: compare.excess(errors[i], limits[i]))
     ok = errors[at] <= limits[at]
     words = "" if ok else _message(measured, at, found[at], errors[at], limits[at])
-    return Run(run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator)
+    return ModeVerdict(
+        run["name"],
+        ok,
+        measured["outputs"][at],
+        errors[at],
+        limits[at],
+        found[at].max_abs,
+        words,
+        evaluator,
+        with_library=run["with_library"],
+    )
+
+
+def _unmeasured(run: Mapping[str, Any], *, ok: bool) -> ModeVerdict:
+    """The verdict on a run without an output to compare."""
+    return ModeVerdict(run["name"], ok, "", None, None, None, run["message"], with_library=run["with_library"])
 
 
 def _message(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:

@@ -12,7 +12,7 @@ from onnxfuse.build import SUPPORT
 from onnxfuse.cost.gpu_products import Sizes, tiles_of
 from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.interpret import bound, interpret
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
 from tests.kernels.compiled import Case, fed
@@ -54,7 +54,7 @@ def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False)
     feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
     for i, x in enumerate(feeds):
         np.save(folder / f"{i}.npy", x)
-    here = Places((), np.zeros(1, np.int64), bound(kernel, [x.shape for x in feeds]), {})
+    here = Iterations((), np.zeros(1, np.int64), bound(kernel, [x.shape for x in feeds]), {})
     shapes = {p: [int(here.index(e)) for e in p.shape] for p in kernel.outputs}
     outputs = {p.name: [p.dtype.onnx, *s, p.dtype.bytes * int(np.prod(s))] for p, s in shapes.items()}
     types = [p.dtype.onnx for p in kernel.inputs]

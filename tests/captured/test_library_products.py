@@ -48,15 +48,15 @@ class Wanted:
     activation: str = ""
     bias: bool = False
     residual: bool = False
-    turned: bool = False
+    transposed: bool = False
     rows: int | str = ROWS
 
     def graph(self) -> Graph:
         """As ONNX nodes."""
         b = Build(22)
-        shape = (COLUMNS, DEPTH) if self.turned else (DEPTH, COLUMNS)
+        shape = (COLUMNS, DEPTH) if self.transposed else (DEPTH, COLUMNS)
         x, w = b.input("x", self.rows, DEPTH, dtype=self.dtype), b.input("w", *shape, dtype=self.dtype)
-        y = b.node("Gemm", x, w, transB=1) if self.turned else b.node("MatMul", x, w)
+        y = b.node("Gemm", x, w, transB=1) if self.transposed else b.node("MatMul", x, w)
         y = b.node("Add", y, b.input("b", COLUMNS, dtype=self.dtype)) if self.bias else y
         y = b.node("Add", b.input("r", self.rows, COLUMNS, dtype=self.dtype), y) if self.residual else y
         attributes = {"approximate": "tanh"} if self.activation == "Gelu" else {}
@@ -65,7 +65,7 @@ class Wanted:
     def numpy(self, given: dict[str, Array]) -> Array:
         """In float64."""
         x, w = given["x"].astype(np.float64), given["w"].astype(np.float64)
-        y = x @ (w.T if self.turned else w) + given.get("b", np.float64(0)) + given.get("r", np.float64(0))
+        y = x @ (w.T if self.transposed else w) + given.get("b", np.float64(0)) + given.get("r", np.float64(0))
         cube = np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)
         return {"": y, "Relu": np.maximum(y, 0), "Gelu": 0.5 * y * (1 + np.tanh(cube))}[self.activation]
 
@@ -81,8 +81,8 @@ WANTED = (
     *(Wanted(f"relu_of_residual_{t}", t, "Relu", bias=True, residual=True) for t in (F32, F16, BF16)),
     Wanted("residual", F16, residual=True),
     Wanted("relu_alone", F32, "Relu"),
-    Wanted("bias_turned", F16, bias=True, turned=True),
-    Wanted("gelu_turned", F32, "Gelu", residual=True, turned=True),
+    Wanted("bias_turned", F16, bias=True, transposed=True),
+    Wanted("gelu_turned", F32, "Gelu", residual=True, transposed=True),
     Wanted("rows_unknown", F16, "Gelu", bias=True, rows="N"),
 )
 TOLERANCE = {F32: 1e-5, F16: 2e-3, BF16: 2e-2}

@@ -14,7 +14,7 @@ from onnxfuse.ir.index import ONE, Axis, Div, Entry, Index, Least, Loaded, Symbo
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.classify import MapType, combine, edge_types, node_facts
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
 from tests.ops.case import Case, data, definitions, ints, view

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.remembered import Memory
+from onnxfuse.pipeline.verdict_cache import VerdictCache
 from onnxfuse.report.result import Verified
 from onnxfuse.verify import verify_models
 from onnxfuse.verify.verdicts import Verdict
@@ -36,8 +36,8 @@ def verified(model: Path, tmp_path: Path, kernels: Path) -> Callable[..., tuple[
 
         folder = tmp_path / "verdicts"
 
-        def memory(cache: Any, *arguments: Any) -> Memory:
-            found: Memory = Calls().memory_of(cache, *arguments)
+        def memory(cache: Any, *arguments: Any) -> VerdictCache:
+            found: VerdictCache = Calls().memory_of(cache, *arguments)
             return found if found.cache is None else replace(found, cache=replace(found.cache, root=folder))
 
         calls = Calls(verify_models=counted, memory_of=memory)

@@ -21,10 +21,10 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline import STEPS, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import MOST_ROUNDS
-from onnxfuse.pipeline.remembered import Memory
+from onnxfuse.pipeline.verdict_cache import VerdictCache
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
-from onnxfuse.verify import GroupResult, verify_culprits
+from onnxfuse.verify import GroupVerdict, verify_culprits
 from onnxfuse.verify.verdicts import Verdict
 from tests.calls import on_cpu
 from tests.cli.conftest import files
@@ -96,8 +96,8 @@ def test_it_ends_when_everything_refuses(built: Callable[..., Result], model: Pa
 
 
 def test_a_plan_that_ignores_what_is_forbidden_is_a_bug(built: Callable[..., Result]):
-    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str], *others: Any) -> Plan:
-        return plan(graph, rows, options, frozenset(), *others)
+    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str], *others: Any, **named: Any) -> Plan:
+        return plan(graph, rows, options, frozenset(), *others, **named)
 
     with pytest.raises(AssertionError, match="must not have"):
         built(Calls(plan=deaf, lower=refusing("Sigmoid_3")), dry_run=True)
@@ -122,9 +122,9 @@ def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
         built(on_cpu(schedule=broken), dry_run=True)
 
 
-def nothing(*_: Any) -> Memory:
+def nothing(*_: Any) -> VerdictCache:
     """A memory of no verdicts: what stands in for verification is to be asked."""
-    return Memory(None)
+    return VerdictCache(None)
 
 
 def one_percent_more(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
@@ -159,10 +159,10 @@ def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
     onnx.save(onnx.parser.parse_model(TWO), "m.onnx")
     rounds: list[int] = []
 
-    def fail_first(path: Path, library: Path, **_: Any) -> tuple[GroupResult, ...]:
+    def fail_first(path: Path, library: Path, **_: Any) -> tuple[GroupVerdict, ...]:
         nodes = [n for n in onnx.load(path).graph.node if n.domain.startswith("onnxfuse.")]
         rounds.append(len(nodes))
-        return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, 1.0, 0.1, "planted") for n in nodes)
+        return tuple(GroupVerdict(n.name, n.op_type, "y" not in n.output, 1.0, 0.1, "planted") for n in nodes)
 
     result = optimize(
         "m.onnx", "o.onnx", calls=Calls(verify_groups=fail_first, memory_of=nothing), cache_dir=str(kernels)
@@ -222,10 +222,10 @@ def test_sums_are_left_out_before_the_rest_of_their_group(here: Path, kernels: P
     )
     onnx.save(proto, "m.onnx")
 
-    def failing(error: float | None) -> Callable[..., tuple[GroupResult, ...]]:
-        def go(path: Path, library: Path, **_: Any) -> tuple[GroupResult, ...]:
+    def failing(error: float | None) -> Callable[..., tuple[GroupVerdict, ...]]:
+        def go(path: Path, library: Path, **_: Any) -> tuple[GroupVerdict, ...]:
             nodes = [n for n in onnx.load(path).graph.node if n.domain.startswith("onnxfuse.")]
-            return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, error, 0.1, "planted") for n in nodes)
+            return tuple(GroupVerdict(n.name, n.op_type, "y" not in n.output, error, 0.1, "planted") for n in nodes)
 
         return go
 

@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
+from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
 from onnxfuse.ir.scalar import Const, Guard, Load
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
@@ -179,7 +179,7 @@ def copied(stride: int, apart: int) -> Cost:
     return found
 
 
-def tile(kind: Product) -> float:
+def tile(kind: ProductKind) -> float:
     """Seconds of computing of one register tile of 14 rows by 32 columns over 1024 steps."""
 
     def param(name: str, dtype: DType, size: int) -> Param:

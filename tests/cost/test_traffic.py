@@ -3,7 +3,7 @@
 import pytest
 
 from onnxfuse.cost import traffic
-from onnxfuse.cost.count import Access, Run
+from onnxfuse.cost.count import Access, EnclosingLoop
 from onnxfuse.cost.traffic import Fetched
 from onnxfuse.ir.index import ZERO, Axis, Index
 
@@ -17,8 +17,8 @@ def fetched(accesses: list[Access], sizes: dict[str, float], capacity: float) ->
     return found
 
 
-def run(number: int, axis: Axis, trips: float, step: int = 1) -> Run:
-    return Run(number, axis, trips, step)
+def run(number: int, axis: Axis, trips: float, step: int = 1) -> EnclosingLoop:
+    return EnclosingLoop(number, axis, trips, step)
 
 
 def test_a_working_set_that_fits_is_fetched_once():

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 from tests.craft.sources import ROOT, python_files, tree_of
@@ -37,3 +38,14 @@ def test_public_classes_are_there():
         if isinstance(n, ast.ClassDef) and not n.name.startswith("_")
     }
     assert not public - terms()
+
+
+def test_public_classes_have_names_of_their_own():
+    """One word, one thing: no two public classes of the program have the same name."""
+    found = Counter(
+        n.name
+        for path in python_files("onnxfuse", "cli")
+        for n in tree_of(path).body
+        if isinstance(n, ast.ClassDef) and not n.name.startswith("_")
+    )
+    assert not [name for name, count in found.items() if count > 1]

@@ -19,7 +19,7 @@ from onnxfuse.build.nvrtc import libraries
 from onnxfuse.config import Options
 from onnxfuse.measure.gpu import symbol_of
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.candidate_tuning import Contraction, contractions
+from onnxfuse.pipeline.candidate_tuning import TunedContraction, contractions
 from onnxfuse.pipeline.run import opened, run
 from onnxfuse.render.cuda import device_text
 from onnxfuse.report.lock import FasterSchedule, Lock, deciding, lock_text
@@ -53,7 +53,7 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def found_in(path: Path) -> list[Contraction]:
+def found_in(path: Path) -> list[TunedContraction]:
     """The products of the model, with all tiles that would be measured."""
     options = Options(target="cuda", arch=("sm_90",), verify=False, cache_dir=str(CACHE))
     with opened(path, options, Calls(), lambda what, facts: None) as context:

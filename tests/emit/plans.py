@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from onnxfuse.config import Options
 from onnxfuse.emit.body import Body, body
-from onnxfuse.emit.model import Emitted, Library, emit
+from onnxfuse.emit.model import Emitted, LibraryEntry, emit
 from onnxfuse.emit.names import identity
 from onnxfuse.emit.planned import Fused
 from onnxfuse.emit.staged import Staged
@@ -28,7 +28,7 @@ from onnxfuse.load import load, simplify_shapes
 from onnxfuse.ops.rows import ROWS
 
 DOMAIN = "onnxfuse.0123456789ab"
-LIBRARY = Library(DOMAIN, "libm.so", "ab" * 32, "m.fuse.json", ("x86-64-v4", "x86-64-v3"))
+LIBRARY = LibraryEntry(DOMAIN, "libm.so", "ab" * 32, "m.fuse.json", ("x86-64-v4", "x86-64-v3"))
 Layouts = Mapping[str, Layout]
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 

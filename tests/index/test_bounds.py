@@ -13,9 +13,9 @@ from onnxfuse.ir.index import (
     Axis,
     Entry,
     Index,
+    IndexTable,
     Loaded,
     Symbol,
-    Table,
     atoms,
     axes_of,
     entry,
@@ -78,7 +78,7 @@ def test_bounds_of_minima_and_tables() -> None:
     padded = Index.of(Axis("v", Index.of(640)))
     assert in_range(least(padded, 1150 - padded), Index.of(576))  # 64 elements mirrored behind 576
     assert not in_range(least(padded, 1152 - padded), Index.of(576))
-    table = Table((2, -1, 4))
+    table = IndexTable((2, -1, 4))
     e = entry(table, modulo(X, Index.of(3)))
     assert (lower(e), upper(e)) == (-1, 4) and in_range(e + 1, Index.of(6))
 
@@ -136,7 +136,7 @@ def test_strides(e: Index, stride: Index | int | None) -> None:
 
 def test_walking_reaches_everything() -> None:
     e = floor_div(X + S, Index.of(T) * 7) + Index.of(Loaded("ids", (Y,), Index.of(9)))
-    e = e + least(Z, X * 9) + entry(Table((1, 2)), modulo(W, Index.of(2)))
+    e = e + least(Z, X * 9) + entry(IndexTable((1, 2)), modulo(W, Index.of(2)))
     assert axes_of(e) == set(AXES)
     assert symbols_of(e) == {S, T}
     assert {type(a).__name__ for a in atoms(e)} == {"Axis", "Symbol", "Div", "Mod", "Least", "Entry", "Loaded"}

@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 
 from onnxfuse.ir import index
-from onnxfuse.ir.index import ONE, Axis, Index, Symbol, Table, entry, floor_div, least, modulo
+from onnxfuse.ir.index import ONE, Axis, Index, IndexTable, Symbol, entry, floor_div, least, modulo
 
 N = Index.of(Symbol("n"))
 I = Index.of(Axis("i", N * 8))  # noqa: E741
@@ -22,7 +22,7 @@ MADE = {
     "quotient": lambda: floor_div(I + 1, Index.of(3)),
     "remainder": lambda: modulo(I + 1, Index.of(3)),
     "minimum": lambda: least(I, N),
-    "entry": lambda: entry(Table((3, 1, 2)), modulo(I, Index.of(3))),
+    "entry": lambda: entry(IndexTable((3, 1, 2)), modulo(I, Index.of(3))),
 }
 
 

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, Table, divides, entry, floor_div, greatest, least, modulo
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Index,
+    IndexTable,
+    Loaded,
+    divides,
+    entry,
+    floor_div,
+    greatest,
+    least,
+    modulo,
+)
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from tests.index.twins import AXES, S, T, Twin, divisors, twin, twins
 
@@ -174,11 +187,11 @@ def test_minima_that_are_decided_vanish() -> None:
 
 
 def test_entries_that_are_decided_vanish() -> None:
-    table = Table((4, 4, 7))
-    assert entry(table, Index.of(2)) == 7 and entry(Table((5, 5)), modulo(X, Index.of(2))) == 5
+    table = IndexTable((4, 4, 7))
+    assert entry(table, Index.of(2)) == 7 and entry(IndexTable((5, 5)), modulo(X, Index.of(2))) == 5
     open_ = entry(table, modulo(X, Index.of(3)))
-    assert open_.constant is None and open_ == entry(Table((4, 4, 7)), modulo(X, Index.of(3)))
-    assert open_ != entry(Table((4, 4, 8)), modulo(X, Index.of(3)))
+    assert open_.constant is None and open_ == entry(IndexTable((4, 4, 7)), modulo(X, Index.of(3)))
+    assert open_ != entry(IndexTable((4, 4, 8)), modulo(X, Index.of(3)))
 
 
 def test_text_is_readable_and_stable() -> None:

@@ -22,7 +22,7 @@ from onnxfuse.ir.compose import (
 from onnxfuse.ir.dtype import BOOL, F16, F32, I32, I64
 from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, Symbol, floor_div, modulo
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.spec import Definition
 
 S = Symbol("s")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import Atom, Axis, Entry, Index, Symbol, Table, entry, floor_div, least, modulo
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, IndexTable, Symbol, entry, floor_div, least, modulo
 from onnxfuse.ir.indexing import evaluate
 
 S, T = Symbol("s"), Symbol("t")
@@ -69,7 +69,7 @@ class Twin:
     def least(self, other: Twin) -> Twin:
         return self.apply(least, np.minimum, other)
 
-    def entry(self, table: Table) -> Twin:
+    def entry(self, table: IndexTable) -> Twin:
         """The table's integer at the remainder of this by its length."""
         at = self % twin(len(table.values))
         return at.apply(lambda e: entry(table, e), lambda e: np.asarray(table.values)[e])
@@ -95,7 +95,7 @@ AXES: tuple[Axis, ...] = (
     Axis("l", Index.of(S) + T),
 )
 _SHAPES = {id(world): tuple(number(a.extent, world) for a in AXES) for world in WORLDS}
-TABLES = (Table((0, 1, 1, 2, 4)), Table((3, -2, 0)), Table((5, 5)))
+TABLES = (IndexTable((0, 1, 1, 2, 4)), IndexTable((3, -2, 0)), IndexTable((5, 5)))
 LEAVES: tuple[Twin, ...] = tuple(_of(a) for a in (*AXES, S, T))
 
 

@@ -16,7 +16,7 @@ from onnxfuse.ir.index import Axis, Index, Symbol
 from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.kernel_text import kernel_lines
 from onnxfuse.ir.layout import Layout, channels_last
-from onnxfuse.ir.products import AMX, DOT_BF16, Product
+from onnxfuse.ir.products import AMX, DOT_BF16, ProductKind
 from onnxfuse.ir.scalar import Const, Guard, Scalar
 from tests.kernels.compiled import BUILDS, Case, kernel_of
 from tests.kernels.tables import TABLES
@@ -25,7 +25,7 @@ from tests.threads.written import WRITTEN
 
 SHOWN = {c for m in (kernels, launch, tile) for c in vars(m).values() if is_dataclass(c) and c.__module__ == m.__name__}
 # why a kernel is as it is: told on its own
-UNTOLD = {("Kernel", "choices"), ("Choice", "candidates"), ("Choice", "substitutable")}
+UNTOLD = {("Kernel", "choices"), ("RankedSchedules", "candidates"), ("RankedSchedules", "substitutable")}
 ON_THE_CPU = (
     "attention", "codes_plain", "codes_depthwise", "half_14_8_32", "winograd_plain", "conv3_lines", "gemm_deep_M",
     "depth3_any",
@@ -38,7 +38,7 @@ OTHER: dict[type, Callable[[Any], Any]] = {
     Axis: lambda x: replace(x, name=x.name + "x"),
     Symbol: lambda x: replace(x, name=x.name + "x"),
     DType: lambda x: F64 if x != F64 else BF16,
-    Product: lambda x: DOT_BF16 if x != DOT_BF16 else tile.SINGLE,
+    ProductKind: lambda x: DOT_BF16 if x != DOT_BF16 else tile.SINGLE,
     Core: lambda x: next(c for c in TENSOR_CORES if c != x),
     Layout: lambda x: channels_last(4) if not x.steps else Layout(()),
 }
@@ -56,7 +56,7 @@ def other(x: Any, name: str) -> Any:
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
                 "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
                 "matrix_unit": (AMX, 3), "library": by_a_library("a", "y"),
-                "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, turned=False)}[name]  # fmt: skip
+                "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, False)}[name]  # fmt: skip
     if isinstance(x, tuple):
         added = {"guards": Guard(Index.of(1), Index.of(2)), "behind": Const(1.0, F64), "merged": Const(1.0, F64)}
         return x[:-1] if x else (added[name],) if name in added else None
@@ -112,5 +112,5 @@ def test_every_field_is_in_the_text(planted: dict[str, tuple[Kernel, Kernel]]) -
 
 def test_all_classes_are_there(planted: dict[str, tuple[Kernel, Kernel]]) -> None:
     classes = {path.partition(".")[0] for path in planted}
-    assert {c.__name__ for c in SHOWN} - classes == {"Choice", "Commit"}, "these have no field that is shown"
+    assert {c.__name__ for c in SHOWN} - classes == {"RankedSchedules", "Commit"}, "these have no field that is shown"
     assert {"Tile.rows", "Launch.shared", "Mma.core", "ReduceLoop.scope", f"{Buffer.__name__}.space"} <= set(planted)

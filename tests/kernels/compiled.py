@@ -24,7 +24,7 @@ from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.kernel import Choice, Kernel, Param
+from onnxfuse.ir.kernel import Kernel, Param, RankedSchedules
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
@@ -34,7 +34,7 @@ from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu import convolution, scheduler
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import schedule
-from onnxfuse.schedule.cpu.winograd import Division
+from onnxfuse.schedule.cpu.winograd import WinogradBlocking
 from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, alone, compile_library
@@ -88,7 +88,7 @@ class Case:
     half: DType | None = None
     way: int | None = None
     form: int | None = None
-    winograd: Division | None = None  # by which convolutions go by Winograd's algorithm, where they can
+    winograd: WinogradBlocking | None = None  # by which convolutions go by Winograd's algorithm, where they can
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -124,7 +124,7 @@ def formed(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def by(division: Division | None) -> Iterator[None]:
+def by(division: WinogradBlocking | None) -> Iterator[None]:
     """Convolutions that can go by Winograd's algorithm do, and divide their work so: the direct one takes for ever."""
     with ExitStack() as patched:
         if division is not None:
@@ -148,7 +148,7 @@ def _quick_by_winograd(judge: CostRanking, way: ScheduleCandidate, *_: Any) -> t
 
 def _best(
     number: int | None, judge: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
-) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...]]:
     """The way of this number, where there are so many, or the one predicted to take least."""
     return judge.best(ways, *others) if number is None else (ways[max(number, -len(ways)) % len(ways)], ())
 

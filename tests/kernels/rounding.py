@@ -15,7 +15,7 @@ from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, apply, cast, const
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, define, view_of
 
@@ -44,7 +44,7 @@ def reference(graph: Graph, arrays: Mapping[str, Array], symbols: Symbols) -> di
         for d in found if not isinstance(found, Decision) else ():  # without a row: a shape that nobody reads
             bad = Definition(d.name + ERROR, d.axes, _Errors(values).of(d.value))
             exact = (Definition(d.name, d.axes, wide(d.value)),)
-            values |= meaning((*exact, bad) if bad.value != NONE else exact, values, symbols)
+            values |= meaning((*exact, bad) if bad.value != NONE else exact, values, symbols, by_products=True)
     silent = {o: np.zeros(values[o].shape) for o in graph.outputs}
     return {o: (values[o], values.get(o + ERROR, silent[o])) for o in graph.outputs}
 
@@ -99,6 +99,13 @@ def wide(x: Scalar) -> Scalar:
 def _number(x: Scalar) -> Scalar:
     """x as a float64 number, whatever it is."""
     return cast(wide(x), F64)
+
+
+def _size(x: Scalar) -> Scalar:
+    """The absolute value of x as a float64 number; of a product as a product, which is summed quickly."""
+    if isinstance(x, Apply) and x.fn == "mul":
+        return apply("mul", *map(_size, x.args))
+    return apply("abs", _number(x))
 
 
 def _sum(*parts: Scalar) -> Scalar:
@@ -170,6 +177,7 @@ class _Errors:
         return Load(error, x.index, F64, x.guards, beyond if x.guards else None)
 
     def _reduce(self, x: Reduce) -> Scalar:
+        body = x.body[0]
         errors = [self.of(b) for b in x.body]
         over = Reduce("sum", x.ranges, (errors[0],), F64) if errors[0] != NONE else NONE
         if x.combine in ("max", "min"):
@@ -177,7 +185,7 @@ class _Errors:
         if x.combine in ("argmax", "argmin") or not x.dtype.floating:
             assert set(errors) == {NONE}, f"{x.combine} of what has been rounded"
             return NONE
-        value = apply("abs", _number(x.body[0]))
+        value = _size(x.body[0])
         count = cast(FromIndex(product([r.extent for r in x.ranges]), I64), F64)
         if x.combine == "prod":
             sizes = [Reduce("prod", x.ranges, (v,), F64) for v in (_sum(value, errors[0]), value)]
@@ -185,6 +193,8 @@ class _Errors:
             return _sum(grown, _times(count, _rounding(x)))
         # roundings of a sum of n terms grow as sqrt(n) of the sum of their sizes
         growth = apply("mul", const(x.dtype.epsilon, F64), apply("add", const(4.0, F64), apply("sqrt", count)))
+        if isinstance(body, Apply) and body.fn == "mul" and all(self.of(a) == NONE for a in body.args):
+            growth, over = apply("add", growth, const(body.dtype.epsilon, F64)), NONE  # each product is rounded too
         return _sum(over, _times(growth, Reduce("sum", x.ranges, (value,), F64)))
 
     def _apply(self, x: Apply, e: list[Scalar]) -> Scalar:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+import numpy as np
 import pytest
 
+from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cpp import render
-from tests.kernels.compiled import Case, scheduled, verified
-from tests.kernels.pool_host import compiler
+from tests.kernels.compiled import BRIEF, BUILDS, Case, check, expected, fed, library_of, packed, scheduled, verified
+from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.tables import NARROW, TABLES, Unit, kind, units
 
 UNITS = tuple(units())
@@ -22,6 +24,8 @@ EVERY = [
     for unit in UNITS
     for case in unit.cases
 ]
+MAIN, FEW = "x86-64-v4", 41
+COMPARED = [(unit, case) for unit in UNITS if unit.usual and unit.target == MAIN for case in unit.cases][::FEW]
 _CALL = re.compile(r"\b([a-z]\w*)(<[^<>;()]*>)?\(")
 
 
@@ -72,3 +76,21 @@ def functions(case: Case, target: str) -> set[str]:
     kernel = scheduled(case, target)
     assert isinstance(kernel, Kernel), kernel
     return {re.sub(r"\d+", "#", "".join(found)) for found in _CALL.findall(render(kernel, "K", "K").text)}
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("unit", "case"), COMPARED, ids=[case.name for _, case in COMPARED])
+def test_a_compiled_kernel_computes_what_the_interpreter_does(unit: Unit, case: Case) -> None:
+    """Within twice the bound of either, to the bit where nothing is rounded."""
+    kernel = scheduled(case, MAIN)
+    assert isinstance(kernel, Kernel), kernel
+    inputs = fed(kernel, case, 0)
+    with Pool(2, BRIEF) as pool:
+        compiled = pool.load(library_of(unit.cases, MAIN), f"onnxfuse_{case.name}").run(*inputs)
+    for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[MAIN].lanes), compiled, strict=True):
+        want, error = (packed(p.layout, a) for a in expected(case, 0)[p.value])
+        check(other, p.dtype, want, error)
+        if p.dtype.floating:
+            check(other, p.dtype, one.astype(np.float64), 2 * error)
+        else:
+            assert (one == other).mean() >= (1 if not error.any() else 0.99)

@@ -13,7 +13,7 @@ import pytest
 
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel, Loop, Stmt, When
 from onnxfuse.ir.launch import MOST_BLOCKS
 from onnxfuse.ir.verify import verify
@@ -94,5 +94,5 @@ def test_the_number_of_blocks_is_bounded_for_any_size() -> None:
     kernel = kernel_of(twice(extent="n"))
     (phase,), (bind,) = kernel.phases, kernel.binds
     assert phase.launch is not None
-    many = Places((), np.zeros(1, np.int64), {bind.symbol.name: 1 << 33}, {})
+    many = Iterations((), np.zeros(1, np.int64), {bind.symbol.name: 1 << 33}, {})
     assert many.index(phase.launch.grid) == GPUS["sm_90"].blocks <= min(MOST_BLOCKS, 65535)

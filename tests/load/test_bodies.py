@@ -6,7 +6,7 @@ from onnx import parser
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load import Body, load, simplify_shapes
+from onnxfuse.load import LoadedSubgraph, load, simplify_shapes
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 LOOP = """g (int64 k, float[n, 4] x, float[n, 4] z) => (float[a, b] y, float[c, d] v) {{
@@ -21,7 +21,7 @@ def loaded(text: str, **changes: object) -> Graph:
 
 
 def bodies(graph: Graph) -> dict[str, Graph]:
-    found: tuple[Body, ...] = graph.source.bodies
+    found: tuple[LoadedSubgraph, ...] = graph.source.bodies
     return {f"{body.node}/{body.attribute}": body.graph for body in found}
 
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from onnxfuse.ir.graph import Decision, Graph
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
 from tests.load.models import graph_of, parse

@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from onnxfuse.backends.cpu import half_for
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.products import DOT_BF16
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.groups import half_for
 from onnxfuse.report.result import Result
 from onnxfuse.target import has_features
 from onnxfuse.verify import verify_models

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfuse.backends.cpu import schedule
+from onnxfuse.backends.row import ScheduleRequest
 from onnxfuse.build import Library, build_library
 from onnxfuse.build.toolchain import Toolchain, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.runtime.engine import open_session, options, run
-from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS, Target
 from onnxfuse.verify.compare import FLOORS, distance
 from tests.calls import on_cpu
@@ -46,9 +47,9 @@ def gcc() -> Toolchain:
         pytest.skip(problem.message)
 
 
-def short(lowered: Any, layouts: Any, constants: Any, _: Target, *others: Any, **named: Any) -> Kernel | Decision:
+def short(request: ScheduleRequest, _: Target, **named: Any) -> Kernel | Decision:
     """Kernels for the baseline: sanitizers do not see the masked loads and stores of wider machines."""
-    return schedule(lowered, layouts, constants, GENERIC, *others, **named)
+    return schedule(request, GENERIC, **named)
 
 
 def sanitized(sources: Any, *others: Any, **more: Any) -> Library:

@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from onnxfuse.ir.graph import Constant, Decision, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
 from tests.elements import dtype_of_numpy

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.ops.case import Array, Case
 from tests.ops.cases_coded import codes, f32, zero
-from tests.ops.cases_own import M
+from tests.ops.cases_contrib import M
 
 
 def qlinear(op: str, *inputs: Any, attrs: dict[str, Any] | None = None, **more: Any) -> Case:

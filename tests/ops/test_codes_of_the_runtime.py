@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.ops.case import Case, model, ours, runtime_says
-from tests.ops.cases_own import M
+from tests.ops.cases_contrib import M
 
 RNG = np.random.default_rng
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere the runtime rounds otherwise")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, defs
 
-from onnxfuse.ir.absent import ABSENT, BY_FUNCTION
 from onnxfuse.ir.graph import Decision, Node
+from onnxfuse.ir.unsupported import ABSENT, BY_FUNCTION
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from tests.ops.case import Case, data, ints, ours_symbolic, view

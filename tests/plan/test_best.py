@@ -18,12 +18,12 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legal import Legal, members, set_of
 from onnxfuse.plan.planner import Planner
-from onnxfuse.plan.price import TIE, PriceMemo, Samples, clearly_less, mean_ratio
+from onnxfuse.plan.price import TIE, PriceMemo, PriceSamples, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.search.exhaustive import legal_sets
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover, Scope
-from onnxfuse.plan.search.select import Choice, cheapest
+from onnxfuse.plan.search.select import PricedGroup, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
 from tests.plan.priced import HEAD, LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
@@ -118,7 +118,7 @@ def test_the_gap_to_exhaustive_search_is_small() -> None:
         assert unit is not None
         sets = [(s, space.seconds(s)) for s in legal_sets(space, set_of(space.order))]
         part = {s: sum(a / b for a, b in zip(p, unit, strict=True)) / len(unit) for s, p in sets if p is not None}
-        every = cheapest(set_of(space.order), [Choice(s, p) for s, p in part.items()], space.legal)
+        every = cheapest(set_of(space.order), [PricedGroup(s, p) for s, p in part.items()], space.legal)
         made = seconds(planned(graph, BEST, space.costing), space.costing)
         assert every is not None and every.exact
         tried = seconds(planned(graph, EXHAUSTIVE, space.costing), space.costing)
@@ -142,11 +142,11 @@ def test_groups_that_depend_on_each_other_are_no_cover() -> None:
     one, two = set_of((0, 3)), set_of((1, 2))
     assert legal.allows(one) and legal.allows(two)
     assert not legal.acyclic([one, two]) and legal.acyclic([one]) and legal.acyclic([two])
-    alone = [Choice(1 << i, 3.0) for i in range(4)]
-    found = cheapest(15, [*alone, Choice(one, 1.0), Choice(two, 1.0)], legal)
+    alone = [PricedGroup(1 << i, 3.0) for i in range(4)]
+    found = cheapest(15, [*alone, PricedGroup(one, 1.0), PricedGroup(two, 1.0)], legal)
     assert found is not None and found.exact and found.price == 7.0
     assert legal.acyclic([c.nodes for c in found.choices])
-    assert found.least[Choice(one, 1.0)] == found.least[Choice(two, 1.0)] == 7.0
+    assert found.least[PricedGroup(one, 1.0)] == found.least[PricedGroup(two, 1.0)] == 7.0
 
 
 def test_a_set_around_another_node_is_refused() -> None:
@@ -177,13 +177,13 @@ def test_ties_go_to_anchors_unless_prices_are_measured(monkeypatch: pytest.Monke
         for name, prices in (
             ("anchors", costing()),
             (BEST, costing()),
-            (BEST, replace(costing(), memo=PriceMemo(100_000, samples=Samples()))),
+            (BEST, replace(costing(), memo=PriceMemo(100_000, samples=PriceSamples()))),
         )
     )
     assert made == seen != usual
     monkeypatch.setattr("onnxfuse.plan.price.TIE", 0.5)
     assert [g.nodes for g in planned(graph, BEST).groups] == usual
-    sampling = replace(costing(), memo=PriceMemo(100_000, samples=Samples()))
+    sampling = replace(costing(), memo=PriceMemo(100_000, samples=PriceSamples()))
     assert [g.nodes for g in planned(graph, BEST, sampling).groups] != usual
 
 

@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse import optimize
-from onnxfuse.ir.absent import FLOATS
 from onnxfuse.ir.graph import CODES
+from onnxfuse.ir.unsupported import FLOATS
 from onnxfuse.report.result import Refusal, Result
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -12,6 +12,7 @@ from onnx import parser
 
 from onnxfuse import optimize
 from onnxfuse.backends.cpu import BACKEND as CPU
+from onnxfuse.backends.row import ScheduleRequest
 from onnxfuse.build import CompileError
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError
@@ -22,7 +23,6 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import engine
-from onnxfuse.schedule.cpu.scheduler import schedule
 from tests.calls import on_cpu
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {
@@ -88,9 +88,9 @@ def test_a_row_that_fails_is_a_bug_and_costs_its_node(monkeypatch: pytest.Monkey
 
 
 def test_a_kernel_that_leaves_its_buffers_is_found_and_costs_its_group() -> None:
-    def spoiled(lowered: Any, *rest: Any, **settings: Any) -> Any:
-        made = schedule(lowered, *rest, **settings)
-        if isinstance(made, Decision) or "z" not in lowered.outputs:
+    def spoiled(request: ScheduleRequest, *rest: Any, **settings: Any) -> Any:
+        made = CPU.schedule(request, *rest, **settings)
+        if isinstance(made, Decision) or "z" not in request.lowered.outputs:
             return made
         (out,) = made.outputs
         return replace(made, outputs=(replace(out, shape=(Index.of(8), Index.of(63))),))

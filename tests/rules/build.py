@@ -13,7 +13,7 @@ from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import rounded
-from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 from onnxfuse.rewrite import STEPS, rewrite

@@ -18,8 +18,8 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite import STEPS, engine, explain, rewrite
 from onnxfuse.rewrite.measure import Measure
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
 from onnxfuse.rewrite.steps import NUMERICS
-from onnxfuse.rewrite.work import Miss, Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
 
 
@@ -199,11 +199,11 @@ def test_types_that_the_loader_disputes_stay_unknown() -> None:
 def test_a_broken_promise_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = small()
 
-    def wrong(self: Work) -> Graph:
+    def wrong(self: MutableGraph) -> Graph:
         types = {**graph.types, graph.outputs[0]: TensorType(F32, (Index.of(1),))}
         return replace(graph, types=types)
 
-    monkeypatch.setattr(Work, "freeze", wrong)
+    monkeypatch.setattr(MutableGraph, "freeze", wrong)
     with pytest.raises(OnnxFuseError, match="rewrite: v5 was"):
         rewrite(graph, Options())
 
@@ -218,7 +218,7 @@ def test_every_firing_lowers_the_measure(monkeypatch: pytest.MonkeyPatch) -> Non
     gains: list[Measure] = []
     commit = engine.commit
 
-    def watched(work: Work, draft: engine.Draft) -> list[int]:
+    def watched(work: MutableGraph, draft: engine.Draft) -> list[int]:
         gains.append(draft.gain())
         return commit(work, draft)
 

@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.ir.dtype import BOOL, F32, I32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.rewrite.algebra import RULES
-from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides, variables, walk
+from onnxfuse.rewrite.pattern import Expr, Num, OpPattern, Var, sides, variables, walk
 from onnxfuse.rewrite.proofs.conditions import CONDITIONS, Condition
 from onnxfuse.rewrite.steps import NUMERICS, Rule
 from tests.rules.build import Array, Build, draw, only, rewritten, run
@@ -27,7 +27,7 @@ def is_constant(rule: Rule, name: str) -> bool:
 
 
 def dtype_of_variable(rule: Rule, name: str) -> DType:
-    calls = [e for e in walk(rule.lhs) if isinstance(e, Call)]
+    calls = [e for e in walk(rule.lhs) if isinstance(e, OpPattern)]
     if any(c.op in LOGICAL for c in calls):
         return BOOL
     if any(c.op in BITWISE for c in calls):
@@ -43,7 +43,7 @@ def shape_of(rule: Rule, name: str) -> tuple[int, ...]:
     if rule.name.startswith("products-"):
         return {"a": (4, 6), "b": (6, 5), "c": (5, 6 if rule.name == "products-left" else 1)}[name[0]]
     for e in walk(rule.lhs):
-        if isinstance(e, Call) and e.op == "MatMul" and name in variables(e.args[1]):
+        if isinstance(e, OpPattern) and e.op == "MatMul" and name in variables(e.args[1]):
             return (6, 5)
     return (4, 6)
 
@@ -53,7 +53,7 @@ class Sample:
 
     def __init__(self, rule: Rule, rng: np.random.Generator, broken: str = "", lhs: Expr | None = None) -> None:
         self.rule, self.rng, self.broken = rule, rng, broken
-        reduces = any(isinstance(e, Call) and e.rest for e in walk(rule.lhs))
+        reduces = any(isinstance(e, OpPattern) and e.rest for e in walk(rule.lhs))
         self.build = Build(13 if broken == "axes_alike" else 12 if reduces else 17)
         self.values: dict[str, str] = {}
         self.made: dict[Expr, str] = {}
@@ -136,25 +136,25 @@ def mutants(rule: Rule) -> Iterator[tuple[str, Callable[[np.random.Generator], S
     for name in variables(rule.lhs):
         if sum(e == Var(name) for e in walk(rule.lhs)) > 1:
             yield name, lambda rng, n=name: Sample(rule, rng, lhs=split(rule.lhs, n))  # type: ignore[misc]
-    inner = next((e for e in walk(rule.lhs) if isinstance(e, Call) and e is not rule.lhs), None)
+    inner = next((e for e in walk(rule.lhs) if isinstance(e, OpPattern) and e is not rule.lhs), None)
     if inner is not None and not inner.rest:
         logical = inner.op in LOGICAL
         op = "Identity" if logical else "Tanh"
         if len(inner.args) == 2:
             op = ("Equal" if logical else "PRelu") if inner.op != "MatMul" else "Sub"
         if inner.op != "MatMul":
-            other_call = Call(op, inner.args)
+            other_call = OpPattern(op, inner.args)
             yield inner.op, lambda rng, e=inner, o=other_call: Sample(rule, rng, lhs=replaced(rule.lhs, e, o))  # type: ignore[misc]
 
 
 def accepts_integers(rule: Rule) -> bool:
-    return not any(isinstance(e, Call) and e.op in ("Sqrt", "Reciprocal", "Pow") for e in walk(rule.lhs))
+    return not any(isinstance(e, OpPattern) and e.op in ("Sqrt", "Reciprocal", "Pow") for e in walk(rule.lhs))
 
 
 def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
     if e == old:
         return new
-    return Call(e.op, tuple(replaced(a, old, new) for a in e.args), e.rest) if isinstance(e, Call) else e
+    return OpPattern(e.op, tuple(replaced(a, old, new) for a in e.args), e.rest) if isinstance(e, OpPattern) else e
 
 
 def split(e: Expr, name: str) -> Expr:
@@ -166,7 +166,7 @@ def split(e: Expr, name: str) -> Expr:
         if x == Var(name) and not done:
             done = True
             return Var(name + "2")
-        return Call(x.op, tuple(go(a) for a in x.args), x.rest) if isinstance(x, Call) else x
+        return OpPattern(x.op, tuple(go(a) for a in x.args), x.rest) if isinstance(x, OpPattern) else x
 
     return go(e)
 

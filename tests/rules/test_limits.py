@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.dtype import F16, I64
+from onnxfuse.rewrite.mutable_graph import MutableGraph
 from onnxfuse.rewrite.proofs.ranges import NEAR, Ranges
-from onnxfuse.rewrite.work import Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
 
 PROBE = np.asarray([-np.inf, -7.5, -1.0, -0.0, 0.0, 0.25, 1.0, 5.0, 6.0, 9.0, np.inf, np.nan], np.float32)
@@ -138,7 +138,7 @@ def test_weights_are_only_looked_into_for_a_proof_of_all_of_a_graph() -> None:
     b = Build()
     large = b.constant(np.full((NEAR + 1,), 2.0, np.float32))
     y = b.node("Mul", b.node("Sigmoid", b.node("Cast", b.input("i", 1, dtype=I64), to=1)), large)
-    work = Work(b.graph(y))
+    work = MutableGraph(b.graph(y))
     assert Ranges(work).of(y).high == inf
     assert Ranges(work, far=True).of(y).high == 2.0
     assert work.looked_into == NEAR + 1

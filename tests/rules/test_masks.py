@@ -8,8 +8,8 @@ import pytest
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import evaluate
+from onnxfuse.rewrite.mutable_graph import MutableGraph
 from onnxfuse.rewrite.proofs.positions import always_true, element
-from onnxfuse.rewrite.work import Work
 from tests.rules.build import Array, Build, only, ops, rewritten, same
 
 
@@ -32,7 +32,7 @@ def test_constants_that_are_functions_of_their_place(name: str) -> None:
     b = Build()
     array = CONSTANTS[name]
     b.node("Neg", b.constant(array, name="c"))
-    work = Work(b.graph("v0"))
+    work = MutableGraph(b.graph("v0"))
     axes = tuple(Axis(f"a{i}", Index.of(n)) for i, n in enumerate(array.shape))
     last = (2, 1)[array.shape[-1] == 2] if name == "pairs" else None
     at = tuple(map(Index.of, axes)) if last is None else (*map(Index.of, axes[:-1]), Index.of(last))
@@ -47,7 +47,7 @@ def test_constants_that_are_not() -> None:
     b = Build()
     b.node("Neg", b.constant(np.array([0, 1, 3]), name="c"))
     b.node("Neg", b.constant(np.array([[0, 1], [1, 3]]), name="d"))
-    work = Work(b.graph("v0", "v1"))
+    work = MutableGraph(b.graph("v0", "v1"))
     i = Index.of(Axis("i", Index.of(2)))
     assert element(work, "c", (i,)) is None and element(work, "d", (i, i)) is None
     assert element(work, "nothing", (i,)) is None
@@ -124,7 +124,7 @@ def test_comparisons_that_always_hold() -> None:
     holds[b.node("Equal", columns, columns)] = False  # nobody asks
     holds[b.constant(np.array([True, True]))] = True
     holds[b.constant(np.array([True, False]))] = False
-    work = Work(b.graph(*(v for v in holds if v not in b.constants)))
+    work = MutableGraph(b.graph(*(v for v in holds if v not in b.constants)))
     assert {v: always_true(work, v) for v in holds} == holds
 
 

@@ -7,13 +7,13 @@ import sys
 import zlib
 from pathlib import Path
 
-from onnxfuse.measure.database import Database, Measured
+from onnxfuse.measure.database import Database, Measurement
 
 
-def row(key: str) -> Measured:
+def row(key: str) -> Measurement:
     """What is kept under a key: all of it follows from the key."""
     number = zlib.crc32(key.encode())
-    return Measured(key, "here", f"kernel {number}", number * 1e-9, number % 7 / 100, number % 100, f"day {number}")
+    return Measurement(key, "here", f"kernel {number}", number * 1e-9, number % 7 / 100, number % 100, f"day {number}")
 
 
 if __name__ == "__main__":

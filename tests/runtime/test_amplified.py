@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.verify import original, trial
-from onnxfuse.verify.run_modes import Found, RunMode, facts_of
+from onnxfuse.verify.run_modes import RunMode, RunOutputs, facts_of
 from onnxfuse.verify.verdicts import Verdict, verdict_on
 
 KERNELS = RunMode("with library, all optimizations", (), "", True)
@@ -62,7 +62,7 @@ def kernels(of: original.Original, seed: int) -> list[list[Any]]:
 
 
 def verdict(of: original.Original, found: list[list[Any]]) -> Verdict:
-    runs = [facts_of(KERNELS, Found("", found), of), facts_of(BODIES, Found("", of.expected), of)]
+    runs = [facts_of(KERNELS, RunOutputs("", found), of), facts_of(BODIES, RunOutputs("", of.expected), of)]
     return verdict_on(of.answer() | {"runs": runs})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.errors import OutputError
-from onnxfuse.measure.database import Database, Measured
+from onnxfuse.measure.database import Database, Measurement
 from tests.runtime.database_writer import row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,10 +65,10 @@ def test_writers_and_kills_lose_nothing(database: Database, tmp_path: Path) -> N
 
 
 def test_a_later_measurement_takes_the_place_of_an_earlier_one(database: Database) -> None:
-    first = Measured("key", "here", "Relu", 1e-6, 0.1, 10, "2026-01-01")
+    first = Measurement("key", "here", "Relu", 1e-6, 0.1, 10, "2026-01-01")
     database.keep([first])
-    database.keep([second := Measured("key", "here", "Relu", 2e-6, 0.0, 20, "2026-01-02")])
-    database.keep([Measured("other", "elsewhere", "Relu", 3e-6, 0.0, 20, "2026-01-02")])
+    database.keep([second := Measurement("key", "here", "Relu", 2e-6, 0.0, 20, "2026-01-02")])
+    database.keep([Measurement("other", "elsewhere", "Relu", 3e-6, 0.0, 20, "2026-01-02")])
     assert database.known("here") == {"key": second}
 
 

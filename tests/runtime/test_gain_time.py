@@ -9,7 +9,7 @@ import pytest
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure.gain import CROWDED, seconds_needed
 from onnxfuse.measure.gain_child import FEWEST, LONG, PROFILED, _in_time
-from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.memory import LoadCost
 
 RUN = 10 * LONG  # seconds of a long run; delays of a sleep on a busy machine are short beside it
 
@@ -42,7 +42,7 @@ def test_the_first_run_may_take_longer():
 
 def test_runs_that_do_not_fit_beside_other_work_may_fit_by_themselves():
     """A YOLO-V4 of 0.37 s: 1.3 s beside other work, where three seconds and fifteen percent of its build are four."""
-    crowded, made = Load("original", 0.3, 0, 1.3), Load("with library", 0.1, 0, 0.12)
+    crowded, made = LoadCost("original", 0.3, 0, 1.3), LoadCost("with library", 0.1, 0, 0.12, True)
     assert seconds_needed(crowded, made, crowded=CROWDED) < 4.0 < seconds_needed(crowded, made)
-    minutes = Load("original", 0.3, 0, 8.0)
+    minutes = LoadCost("original", 0.3, 0, 8.0)
     assert seconds_needed(minutes, made, crowded=CROWDED) > 4.0, "what surely takes too long is not begun"

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gate
 from benchmarks.gate import Row
-from onnxfuse.measure import ratios, turns
+from onnxfuse.measure import interleaving, ratios
 from onnxfuse.measure.profile import profile_models
 
 ROUNDS = 3000
@@ -21,7 +21,7 @@ ROUNDS = 3000
 
 def test_every_model_runs_in_every_position():
     """Of A B C C B A the one in the middle never follows itself, and always waits for two turns."""
-    order = [side for number in range(ROUNDS) for side in turns.order_of_round(3, number)]
+    order = [side for number in range(ROUNDS) for side in interleaving.order_of_round(3, number)]
     assert all(sorted(order[at : at + 3]) == [0, 1, 2] for at in range(0, len(order), 3))
     after = Counter(pairwise(order))
     for side in range(3):
@@ -29,22 +29,22 @@ def test_every_model_runs_in_every_position():
         waits = Counter(b - a for a, b in pairwise([at for at, each in enumerate(order) if each == side]))
         shares = [waits[gap] / ROUNDS for gap in range(1, 6)]
         assert shares == pytest.approx([each / 9 for each in (1, 2, 3, 2, 1)], abs=0.04)
-    assert turns.order_of_round(9, 5) == turns.order_of_round(9, 5) != turns.order_of_round(9, 6)
+    assert interleaving.order_of_round(9, 5) == interleaving.order_of_round(9, 5) != interleaving.order_of_round(9, 6)
 
 
 def test_measurements_follow_the_drawn_order(files: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
-    times = turns._Running.times
+    times = interleaving._Running.times
 
-    def noted(engine: turns._Running, runs: int) -> list[float]:
+    def noted(engine: interleaving._Running, runs: int) -> list[float]:
         asked.append(engine.pid)
         return times(engine, runs)
 
-    monkeypatch.setattr(turns._Running, "times", noted)
+    monkeypatch.setattr(interleaving._Running, "times", noted)
     found = profile_models([files / "plain.onnx", files / "plain.onnx"], duration=0.1, threads=1)
     engines, order = asked[:3], asked[3:]  # each is asked once before
     assert len(set(engines)) == 3 and found.models[0].turns
-    drawn = [side for number in range(len(found.models[0].turns)) for side in turns.order_of_round(3, number)]
+    drawn = [side for number in range(len(found.models[0].turns)) for side in interleaving.order_of_round(3, number)]
     assert [engines.index(pid) for pid in order] == drawn
 
 
@@ -55,10 +55,10 @@ def test_threads_have_cores_of_their_own():
         pytest.skip("one core")
     threads = [threading.Thread(target=stop.wait) for _ in range(2)]
     try:
-        _, workers = turns.workers_of(lambda: [each.start() for each in threads])
+        _, workers = interleaving.workers_of(lambda: [each.start() for each in threads])
         assert sorted(workers) == sorted(each.native_id or 0 for each in threads)
         used: list[set[int]] = []
-        with turns.CorePlacement() as placement:
+        with interleaving.CorePlacement() as placement:
             for turn in range(4):
                 placement.take(workers[:1], turn)
                 mine, other = os.sched_getaffinity(0), os.sched_getaffinity(workers[0])
@@ -68,7 +68,7 @@ def test_threads_have_cores_of_their_own():
             placement.take(workers, 0)
             assert all(os.sched_getaffinity(each) < whole for each in workers)
         assert [os.sched_getaffinity(each) for each in (0, *workers)] == [whole] * 3
-        with turns.CorePlacement() as placement:
+        with interleaving.CorePlacement() as placement:
             placement.take((), 1)
             assert os.sched_getaffinity(0) == whole, "who works alone goes where there is room"
             stop.set()
@@ -82,7 +82,7 @@ def test_workers_of_a_session_are_found(files: Path):
     """All but the thread that calls."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 3
-    _, workers = turns.workers_of(lambda: ort.InferenceSession(str(files / "plain.onnx"), options))
+    _, workers = interleaving.workers_of(lambda: ort.InferenceSession(str(files / "plain.onnx"), options))
     assert len(workers) == 2
 
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.measure import turns
+from onnxfuse.measure import interleaving
 from onnxfuse.measure.profile import profile_models
 from onnxfuse.measure.profile_child import node_origins
 from onnxfuse.runtime import feed_limits
@@ -112,10 +112,10 @@ def test_what_is_no_model_is_an_error_of_either_side(files: Path, tmp_path: Path
 
 def test_an_engine_that_dies_in_the_race_says_why(files: Path, monkeypatch: pytest.MonkeyPatch):
     """Even where it is gone when it is asked for its next turn."""
-    asked = turns._Running.times
+    asked = interleaving._Running.times
     count = 0
 
-    def killed(engine: turns._Running, runs: int) -> list[float]:
+    def killed(engine: interleaving._Running, runs: int) -> list[float]:
         nonlocal count
         count += 1
         if count == 4:
@@ -123,7 +123,7 @@ def test_an_engine_that_dies_in_the_race_says_why(files: Path, monkeypatch: pyte
             time.sleep(0.5)
         return asked(engine, runs)
 
-    monkeypatch.setattr(turns._Running, "times", killed)
+    monkeypatch.setattr(interleaving._Running, "times", killed)
     with pytest.raises(DeviceError, match="SIGKILL"):
         profile_models([files / "plain.onnx", files / "plain.onnx"], repeats=50)
 

@@ -153,7 +153,7 @@ def test_memory_of_longer_runs_is_predicted_from_shorter_ones():
     wanted = [feeds.Input("x", np.dtype(np.float32), ("b", "n"), "float")]
     base = trial.InputSets()
     for sizes, held in (((2, 5), 100), ((20, 16), 200), ((2, 50), 9_000)):
-        base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.Cost(0.1, held))
+        base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.RunCost(0.1, held))
     far = trial.predicted_bytes(base, wanted, {"b": 2, "n": 500})
     assert far == pytest.approx(9_000 * 9.911**2, rel=1e-3)
     assert trial.predicted_bytes(base, wanted, {"b": 2, "n": 2}) == 0
@@ -256,7 +256,7 @@ def test_a_run_that_was_slow_once_is_timed_again(seconds: float, again: bool, tm
     base = trial.InputSets()
     for n, took in ((8, 1.0), (1024, seconds)):
         values = {"x": weights(n, 4)}
-        base.add(values, runner.run(values), {"n": n}, trial.Cost(took))
+        base.add(values, runner.run(values), {"n": n}, trial.RunCost(took))
     until = time.process_time() + trial.MORE_RUNS
     assert trial._in_time(runner, feeds.inputs_of(skeleton), base, {"n": 16000}, until) == again
     assert (base.costs[1].seconds < seconds) == again

@@ -203,7 +203,15 @@ def way(name: str, errors: list[float], own: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    facts = {"name": name, "like_reference": not name.startswith("with"), "message": "", "own": own, "true": None}
+    kernels = name.startswith("with")
+    facts = {
+        "name": name,
+        "with_library": kernels,
+        "like_reference": not kernels,
+        "message": "",
+        "own": own,
+        "true": None,
+    }
     return facts | {"distances": found, "largest": found}
 
 

@@ -16,7 +16,7 @@ from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.elements import from_stored
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda import device_text, function_name
 from tests.kernels.isa import CACHE
@@ -64,7 +64,7 @@ def run(
     """The outputs of a kernel for inputs in storage order."""
     library = library or alone(kernel, name)
     symbols = bound(kernel, [a.shape for a in inputs])
-    here = Places((), np.zeros(1, np.int64), symbols, {})
+    here = Iterations((), np.zeros(1, np.int64), symbols, {})
     outputs = [_poisoned([int(here.index(e)) for e in p.storage], in_memory(p.dtype)) for p in kernel.outputs]
     scratch = [_poisoned([int(here.index(b.size))], in_memory(b.dtype)) for b in kernel.scratch]
     given = [as_stored(a, p.dtype) for p, a in zip(kernel.inputs, inputs, strict=True)]

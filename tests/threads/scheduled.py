@@ -47,7 +47,7 @@ def scheduled(case: Case) -> Kernel | Decision:
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     if isinstance(lowered, Decision):
         return lowered
-    return schedule(lowered, case.layouts, case.graph.constants, TARGET)
+    return schedule(lowered, case.layouts, TARGET)
 
 
 def kernel_of(case: Case) -> Kernel:

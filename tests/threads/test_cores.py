@@ -13,7 +13,7 @@ from onnxfuse.ir.interpret.warps import elements, misfits
 from onnxfuse.ir.kernel import Kernel, Param, Phase, Store
 from onnxfuse.ir.launch import Launch, Mma
 from onnxfuse.ir.layout import PLAIN
-from onnxfuse.ir.products import AMX_BF16, DOT_BF16, PRODUCTS, SINGLE, WIDENED_F16, Product
+from onnxfuse.ir.products import AMX_BF16, DOT_BF16, PRODUCTS, SINGLE, WIDENED_F16, ProductKind
 from onnxfuse.ir.scalar import const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.ir.verify import verify
@@ -26,7 +26,7 @@ WIDTH, DEPTH, LANES = 32, 96, 16
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("product", PRODUCTS, ids=repr)
-def test_fragments_of_a_tile_are_its_matrices(product: Product, lanes: int) -> None:
+def test_fragments_of_a_tile_are_its_matrices(product: ProductKind, lanes: int) -> None:
     core = TileCore(32 if product.unit else 14, WIDTH, product).step(lanes)
     assert misfits(core) == []
     assert {f.dtype for f in (core.left, core.right, core.sums)} == {product.left, product.right, product.sums}
@@ -48,7 +48,7 @@ def test_fragments_of_a_tensor_core(core: Core) -> None:
 # One tile ----------------------------------------------------------------------------------------------------------
 
 
-def sides(product: Product, rows: int) -> tuple[list[Param], Param]:
+def sides(product: ProductKind, rows: int) -> tuple[list[Param], Param]:
     inputs = [
         Param("in0", "x", product.left, (Index.of(rows * DEPTH),), PLAIN),
         Param("in1", "y", product.right, (Index.of(WIDTH * DEPTH),), PLAIN),
@@ -56,7 +56,7 @@ def sides(product: Product, rows: int) -> tuple[list[Param], Param]:
     return inputs, Param("out0", "z", product.sums, (Index.of(rows * WIDTH),), PLAIN)
 
 
-def kernel(product: Product, rows: int, phase: Phase) -> Kernel:
+def kernel(product: ProductKind, rows: int, phase: Phase) -> Kernel:
     inputs, out = sides(product, rows)
     made = Kernel(tuple(inputs), (out,), (), (), (phase,))
     assert verify(made) == ()
@@ -69,7 +69,7 @@ def packed_at(row: Index, k: Index, rows: int, piece: int) -> Index:
     return (floor_div(k, here) * rows + row) * piece + modulo(k, here)
 
 
-def as_tile(product: Product, rows: int) -> Kernel:
+def as_tile(product: ProductKind, rows: int) -> Kernel:
     core = TileCore(rows, WIDTH, product)
     tile = Tile(
         "out0", ZERO, Index.of(rows), core, Packed("in0", ZERO, 1, Index.of(DEPTH)), Panel("in1", ZERO)
@@ -77,7 +77,7 @@ def as_tile(product: Product, rows: int) -> Kernel:
     return kernel(product, rows, Phase((), ONE, (), (tile,)))
 
 
-def as_cores(product: Product, rows: int) -> Kernel:
+def as_cores(product: ProductKind, rows: int) -> Kernel:
     """The same by its core: blocks of rows and columns, each a sum over the depth of products of fragments."""
     core = TileCore(rows, WIDTH, product).step(LANES)
     m, n, k = axis("m", rows // core.m), axis("n", WIDTH // core.n), axis("k", DEPTH // core.k)
@@ -101,7 +101,7 @@ def as_cores(product: Product, rows: int) -> Kernel:
 
 
 @pytest.mark.parametrize("product", [SINGLE, WIDENED_F16, DOT_BF16, AMX_BF16], ids=repr)
-def test_a_tile_is_its_core_step_by_step(product: Product) -> None:
+def test_a_tile_is_its_core_step_by_step(product: ProductKind) -> None:
     """Small integers, whose sums are exact in any order."""
     rows = 32 if product.unit else 14
     rng = np.random.default_rng(5)

@@ -34,10 +34,10 @@ HELD = {0: ((0, 0), (0, 1)), 1: ((0, 2), (0, 3)), 5: ((1, 2), (1, 3)), 31: ((7, 
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize("turned", [False, True], ids=["as they lie", "turned"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["row-major", "transposed"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_lanes_hold_of_matrices_what_the_manual_says(count: int, turned: bool) -> None:
-    library = ctypes.CDLL(str(library_of(LOADED % (count, str(turned).lower(), 2 * count), "loaded")))
+def test_lanes_hold_of_matrices_what_the_manual_says(count: int, transposed: bool) -> None:
+    library = ctypes.CDLL(str(library_of(LOADED % (count, str(transposed).lower(), 2 * count), "loaded")))
     given = np.arange(256, dtype=np.float16)
     out = np.zeros((32, 8), np.uint16)
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in (given, out)]
@@ -46,7 +46,7 @@ def test_lanes_hold_of_matrices_what_the_manual_says(count: int, turned: bool) -
     matrices = given.reshape(4, 8, 8)
     for lane, places in HELD.items():
         for i in range(count):
-            want = [matrices[i][c, r] if turned else matrices[i][r, c] for r, c in places]
+            want = [matrices[i][c, r] if transposed else matrices[i][r, c] for r, c in places]
             assert list(out[lane, 2 * i : 2 * i + 2].view(np.float16)) == want
 
 
@@ -59,20 +59,20 @@ def loads_of(name: str) -> tuple[Kernel, list[MatrixLoad]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "turned"),
+    ("name", "transposed"),
     [("tiles_float16", [False, True]), ("transposed_float16", [False, False]),
      ("window_bfloat16", [False, False, False, True])],
 )  # fmt: skip
-def test_all_fragments_are_loaded_as_matrices(name: str, turned: list[bool]) -> None:
+def test_all_fragments_are_loaded_as_matrices(name: str, transposed: list[bool]) -> None:
     kernel, found = loads_of(name)
-    assert [m.turned for m in found] == turned
+    assert [m.transposed for m in found] == transposed
     assert verify(kernel) == ()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda m: replace(m, turned=not m.turned), lambda m: replace(m, row=m.row + 8),
+        lambda m: replace(m, transposed=not m.transposed), lambda m: replace(m, row=m.row + 8),
         lambda m: replace(m, count=2), None,
     ],
     ids=["turned", "elsewhere", "fewer", "missing"],

@@ -14,7 +14,7 @@ import pytest
 from onnxfuse.build.cuda import unspilled
 from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.build.nvrtc import compiler as nvrtc_compiler
-from onnxfuse.cost.gpu_products import Sizes, Tile, seconds_of, tiles_of
+from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of
 from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
@@ -185,21 +185,21 @@ def lowered(case: Case) -> Lowered:
     return made
 
 
-def with_tile(case: Case, tile: Tile | None, target: object = TARGET) -> Kernel:
+def with_tile(case: Case, tile: BlockTile | None, target: object = TARGET) -> Kernel:
     """The kernel of a case with a certain tile of its product."""
     scheduler._scheduled.cache_clear()  # it knows nothing of the patch below
     row = next(t for t in DEVICES if t == target)
     chosen = (tile,) if tile is not None else None
     with patch.object(products, "tiles_of", lambda s, t: chosen or tiles_of(s, t)):
-        made = schedule(lowered(case), case.layouts, case.graph.constants, row)
+        made = schedule(lowered(case), case.layouts, row)
     assert isinstance(made, Kernel), made
     assert verify(made) == ()
     return made
 
 
-def some(sizes: Sizes) -> list[Tile]:
+def some(sizes: Sizes) -> list[BlockTile]:
     """A tile of each number of stages and splits, of each place of warps, and of each step."""
-    found: dict[object, Tile] = {}
+    found: dict[object, BlockTile] = {}
     for t in tiles_of(sizes, TARGET):
         for part in (("stages", t.stages), ("splits", t.splits), (t.high, t.wide), ("step", t.depth)):
             found.setdefault(part, t)
@@ -214,7 +214,7 @@ TILES = [
 
 
 @pytest.mark.parametrize(("case", "tile"), TILES)
-def test_every_tile_is_right(case: Case, tile: Tile) -> None:
+def test_every_tile_is_right(case: Case, tile: BlockTile) -> None:
     kernel = with_tile(case, tile)
     assert multiplied(kernel) == 1
     assert len(kernel.phases) == (2 if tile.splits > 1 else 1)

@@ -11,8 +11,8 @@ import pytest
 from onnxfuse.ir.dtype import BF16, I32, I64
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
-from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop, Split, When
-from onnxfuse.ir.launch import CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop, Split, Store, When
+from onnxfuse.ir.launch import CopyAsync, Launch, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.passes.legalize import legalize
@@ -78,6 +78,10 @@ def named(name: str) -> Callable[[Any], bool]:
 
 def of_axis(name: str) -> Callable[[Any], bool]:
     return lambda s: s.axis.name == name
+
+
+def of_kind(kind: str) -> Callable[[Any], bool]:
+    return lambda s: s.kind == kind
 
 
 def longer(s: Loop) -> Loop:
@@ -187,6 +191,11 @@ MALFORMED: dict[str, tuple[str, Change, str]] = {
     "a load of another type": (
         "softmax", only_first(Load, lambda x: replace(x, dtype=I64), lambda x: bool(x.index)),
         "is int64, expected float32"),
+    "a wide load of what is not contiguous": (
+        "layer_norm", only_first(Loop, lambda s: replace(s, loads=(WideAccess("in0", ZERO),)), of_kind("vector")),
+        "loads of the loop over"),
+    "a store that copies what it computes": (
+        "softmax", only_first(Store, lambda s: replace(s, copied=True)), "copied of the store into"),
     "an axis that shadows itself": (
         "softmax", only_first(Loop, lambda s: replace(s, body=(s,))), "shadows another one"),
 }  # fmt: skip

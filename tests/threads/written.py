@@ -27,7 +27,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import PLAIN
-from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
+from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const, variable
 from onnxfuse.schedule.passes.block_reductions import in_warps
 from tests.kernels.cases.row import one
 from tests.kernels.compiled import Case
@@ -67,7 +67,7 @@ def at(buffer: str, offset: Index | Axis, dtype: DType = F32) -> Load:
 
 
 def of(name: str) -> Load:
-    return Load(name, (), F32)
+    return variable(name, F32)
 
 
 def param(name: str, value: str, dtype: DType, *shape: Index | int) -> Param:

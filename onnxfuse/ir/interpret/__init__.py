@@ -14,9 +14,9 @@ import numpy as np
 
 from onnxfuse.ir.interpret.elements import Array, KernelFault, from_stored
 from onnxfuse.ir.interpret.memory import Memory
-from onnxfuse.ir.interpret.run import Run
-from onnxfuse.ir.interpret.threads import Clock, Threads
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.run import Interpreter
+from onnxfuse.ir.interpret.threads import LogicalClock, Threads
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Computed, ExtentBind, Kernel
 
 TASKS = 128  # maximum tasks of a phase
@@ -36,19 +36,19 @@ def interpret(kernel: Kernel, inputs: Sequence[Array], lanes: int, tasks: int = 
         made = run.memory[p.name].made
         if made is not None and (made == 0).any():
             raise KernelFault(f"{int((made == 0).sum())} elements of {p.name} are never stored")
-    here = Places((), np.zeros(1, np.int64), symbols, {})
+    here = Iterations((), np.zeros(1, np.int64), symbols, {})
     shapes = [tuple(int(here.index(e)) for e in p.storage) for p in kernel.outputs]
     return tuple(run.memory[p.name].values.reshape(shape) for p, shape in zip(kernel.outputs, shapes, strict=True))
 
 
 def prepared(
     kernel: Kernel, symbols: dict[str, int], inputs: Sequence[Array], lanes: int, tasks: int, *, sample: bool = False
-) -> Run:
+) -> Interpreter:
     """A run with its inputs and uninitialized buffers."""
-    clock = Clock()
+    clock = LogicalClock()
     alone = Threads(clock, 1)
-    run = Run(symbols, clock, lanes, tasks, sample=sample)
-    here = Places((), np.zeros(1, np.int64), symbols, {})
+    run = Interpreter(symbols, clock, lanes, tasks, sample=sample)
+    here = Iterations((), np.zeros(1, np.int64), symbols, {})
     for p, array in zip(kernel.inputs, inputs, strict=True):
         run.memory[p.name] = Memory(p.name, p.dtype, from_stored(array, p.dtype).reshape(1, -1), None, alone)
     sizes = [(o.name, o.dtype, [int(here.index(e)) for e in o.storage]) for o in kernel.outputs]
@@ -62,7 +62,7 @@ def prepared(
 def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The values of a kernel's symbols for inputs of these shapes. Raises KernelFault where they do not fit."""
     symbols: dict[str, int] = {}
-    here = Places((), np.zeros(1, np.int64), symbols, {})
+    here = Iterations((), np.zeros(1, np.int64), symbols, {})
     for b in kernel.binds:
         if isinstance(b, Computed):
             symbols[b.symbol.name] = int(here.index(b.value))

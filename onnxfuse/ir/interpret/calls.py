@@ -12,7 +12,7 @@ import numpy as np
 from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, converted, pointed, pointer
-from onnxfuse.ir.interpret.values import Places, both
+from onnxfuse.ir.interpret.values import Iterations, both
 from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import PAIR, QUAD
@@ -21,7 +21,7 @@ from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized
 ZEROS = 0  # number of the zero buffer, which pointers to padding refer to
 
 
-def row_pointer(s: RowPointer, p: Places, names: list[str]) -> None:
+def row_pointer(s: RowPointer, p: Iterations, names: list[str]) -> None:
     """Row pointers; buffers are numbered by their positions in `names`, after the zero buffer."""
     begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
     if s.even:
@@ -61,7 +61,7 @@ def _number(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def horizontal_reduce(s: HorizontalReduce, p: Places, lanes: int) -> None:
+def horizontal_reduce(s: HorizontalReduce, p: Iterations, lanes: int) -> None:
     """Horizontal reductions; lanes of the result after the last row are undefined."""
     if s.lanes != lanes:
         raise KernelFault(f"vectors of {lanes} lanes are reduced, expected {s.lanes}")
@@ -77,7 +77,7 @@ def horizontal_reduce(s: HorizontalReduce, p: Places, lanes: int) -> None:
     p.memory[s.target].write(row, merge(got, axis=0), p.alive, p.tasks, row < rows)
 
 
-def pack(s: Pack, p: Places) -> None:
+def pack(s: Pack, p: Iterations) -> None:
     """Rows packed k-major, with zeros after the last row, and after the last k in a matrix unit's piece."""
     out = p.memory[s.out]
     begin, end, depth = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end)), np.asarray(p.index(s.k.extent))
@@ -124,7 +124,7 @@ class _Steps:
         return np.asarray(self.segment * padded + self.k)
 
 
-def _steps(s: Tile, p: Places) -> _Steps:
+def _steps(s: Tile, p: Iterations) -> _Steps:
     length = np.asarray(p.index(s.left.length))
     most = _most(length, p.alive)
     number = np.arange(s.left.segments * most)[:, None, None]
@@ -133,7 +133,7 @@ def _steps(s: Tile, p: Places) -> _Steps:
     return _Steps(number // max(most, 1), k, length, None if alive.all() else alive)
 
 
-def tile(s: Tile, p: Places, names: list[str]) -> None:
+def tile(s: Tile, p: Iterations, names: list[str]) -> None:
     """The products of rows and a panel's columns."""
     rows = np.asarray(p.index(s.rows))
     height = _most(rows, p.alive)
@@ -171,7 +171,9 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
     out.write(at, sums, there, p.tasks, known)
 
 
-def _channels(s: Tile, left: Channels, p: Places, steps: _Steps, row: Array, there: Where, names: list[str]) -> None:
+def _channels(
+    s: Tile, left: Channels, p: Iterations, steps: _Steps, row: Array, there: Where, names: list[str]
+) -> None:
     """Sums of windows of one channel for each column."""
     table, entry, column = p.memory[left.buffer], np.arange(left.pointers)[:, None, None], np.arange(s.core.width)
     address, _ = table.read(p.index(left.at) + entry * s.core.most + row, there, p.tasks)
@@ -191,7 +193,7 @@ def _channels(s: Tile, left: Channels, p: Places, steps: _Steps, row: Array, the
     out.write(np.moveaxis(to, 1, 0), columns_first, there, p.tasks, known)
 
 
-def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
+def _packed_left(s: Tile, p: Iterations, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
     """k x rows x tasks: elements of a packed block."""
     unit, t = s.core.product.unit, s.core.product.left
     piece = unit.piece // t.bytes if unit is not None else PAIR if t == BF16 else 1
@@ -203,7 +205,7 @@ def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, ro
     return np.where(True if where is None else where, got, 0)
 
 
-def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Array:
+def _addresses(s: Tile, p: Iterations, row: Array, there: Where, rows: Array) -> Array:
     """segments x rows x tasks: row pointers; inner ones of equidistant rows are extrapolated."""
     table, segment, start = p.memory[s.left.buffer], np.arange(s.left.segments)[:, None, None], p.index(s.left.at)
     if not (isinstance(s.left, Pointers) and s.left.even):
@@ -217,7 +219,9 @@ def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Arr
     return np.broadcast_to(address, (s.left.segments, len(row), *p.shape))
 
 
-def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]) -> Array:
+def _pointed_left(
+    s: Tile, p: Iterations, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]
+) -> Array:
     """k x rows x tasks: elements of rows behind pointers."""
     address = _addresses(s, p, row, there, rows)[steps.segment[:, 0, 0]]
     alive = both(there, steps.alive)
@@ -226,7 +230,7 @@ def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, r
     return got if not isinstance(s.left, Quantized) else got.astype(np.int64)
 
 
-def _behind(s: Tile, p: Places, address: Array, at: Array, alive: Array, names: list[str]) -> Array:
+def _behind(s: Tile, p: Iterations, address: Array, at: Array, alive: Array, names: list[str]) -> Array:
     """The elements `at` behind pointers."""
     number, offset = pointed(address)
     number, offset = (np.broadcast_to(x, alive.shape) for x in (number, offset + at))
@@ -242,7 +246,7 @@ def _behind(s: Tile, p: Places, address: Array, at: Array, alive: Array, names: 
     return got
 
 
-def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
+def _right(s: Tile, p: Iterations, steps: _Steps) -> tuple[Array, Where]:
     """k x columns x tasks: elements of a panel, and which columns are defined."""
     step, column = s.core.product.step, np.arange(s.core.width)[:, None]
     k = steps.flat(steps.length if not isinstance(s.left, Quantized) else -(-steps.length // QUAD) * QUAD)
@@ -258,7 +262,7 @@ def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
     return (got if not isinstance(s.left, Quantized) else got.astype(np.int64)), columns
 
 
-def _right_zeros(s: Tile, p: Places) -> tuple[Array, Where]:
+def _right_zeros(s: Tile, p: Iterations) -> tuple[Array, Where]:
     """Zero points of columns, and which columns are valid."""
     assert isinstance(s.left, Quantized)
     column, zero = np.arange(s.core.width)[:, None], s.left.coding.right_zero

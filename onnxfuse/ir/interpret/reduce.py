@@ -8,10 +8,10 @@ import numpy as np
 
 from onnxfuse.ir.interpret.elements import Array, KernelFault, computed
 from onnxfuse.ir.interpret.threads import Threads
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Accumulate, ReduceLoop
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Const, Load
+from onnxfuse.ir.scalar import Const, variable
 
 
 class _Sum:
@@ -35,7 +35,7 @@ class Reductions:
         self.vectors: list[int] = []
         self.open: dict[str, _Sum] = {}
 
-    def begin(self, s: ReduceLoop, p: Places) -> None:
+    def begin(self, s: ReduceLoop, p: Iterations) -> None:
         """Set accumulators to the identity."""
         start = MONOIDS[s.combine].init(s.dtype)
         start = start if len(start) == len(s.targets) else start * len(s.targets)
@@ -46,7 +46,7 @@ class Reductions:
             value = np.full(shape, first.value, computed(first.dtype))
             self.open[target] = _Sum(value, len(p.shape), lanes)
 
-    def end(self, s: ReduceLoop, p: Places, threads: Threads) -> None:
+    def end(self, s: ReduceLoop, p: Iterations, threads: Threads) -> None:
         """Combine partial results and define the variables, or store a vector accumulator to memory."""
         for target in s.targets:
             value = self.open.pop(target).value
@@ -58,7 +58,7 @@ class Reductions:
             else:
                 p.variables[target] = value
 
-    def accumulate(self, s: Accumulate, p: Places) -> None:
+    def accumulate(self, s: Accumulate, p: Iterations) -> None:
         """Combine the values of all places into the accumulators of the enclosing reduction."""
         sums = [self.open[t] for t in s.targets]
         monoid = MONOIDS[s.combine]
@@ -69,27 +69,27 @@ class Reductions:
             _merge_in_order(s, p, sums, values, inner)
             return
         assert isinstance(start[0], Const)
-        (value,), (held,) = values, sums
+        (value,), (accumulator,) = values, sums
         if p.alive is not None:
-            value = np.where(p.alive, value, start[0].value).astype(held.value.dtype)
-        if held.lanes:
-            value = self._by_lanes(value, held, start[0].value, len(p.shape))
-            inner = len(p.shape) - held.rank
+            value = np.where(p.alive, value, start[0].value).astype(accumulator.value.dtype)
+        if accumulator.lanes:
+            value = self._by_lanes(value, accumulator, start[0].value, len(p.shape))
+            inner = len(p.shape) - accumulator.rank
             value = _reduced(monoid.numpy, value, (0, *range(2, inner + 1)))
         else:
             value = _reduced(monoid.numpy, value, tuple(range(inner)))
-        held.value = _reduced(monoid.numpy, np.stack([held.value, value]), (0,))
+        accumulator.value = _reduced(monoid.numpy, np.stack([accumulator.value, value]), (0,))
 
-    def _by_lanes(self, value: Array, held: _Sum, idle: Any, rank: int) -> Array:
+    def _by_lanes(self, value: Array, accumulator: _Sum, idle: Any, rank: int) -> Array:
         """Values with the dimension of the vector loop split into leading dimensions (vectors, lanes)."""
         along = rank - 1 - self.vectors[-1]
         value = np.moveaxis(value, along, 0)
-        rest = -len(value) % held.lanes
+        rest = -len(value) % accumulator.lanes
         value = np.concatenate([value, np.full((rest, *value.shape[1:]), idle, value.dtype)])
-        return value.reshape(-1, held.lanes, *value.shape[1:])
+        return value.reshape(-1, accumulator.lanes, *value.shape[1:])
 
 
-def _of_all(s: ReduceLoop, value: Array, p: Places, threads: Threads) -> Array:
+def _of_all(s: ReduceLoop, value: Array, p: Iterations, threads: Threads) -> Array:
     """An all-reduce of partial results over the threads of a warp or a block."""
     scope, merge = s.scope, MONOIDS[s.combine].numpy
     assert scope in ("warp", "block")
@@ -104,16 +104,16 @@ def _of_all(s: ReduceLoop, value: Array, p: Places, threads: Threads) -> Array:
     return np.repeat(found, size, axis=-1)
 
 
-def _merge_in_order(s: Accumulate, p: Places, sums: list[_Sum], values: list[Array], inner: int) -> None:
+def _merge_in_order(s: Accumulate, p: Iterations, sums: list[_Sum], values: list[Array], inner: int) -> None:
     """A monoid over tuples, combined in the serial order of iterations."""
     order = (*range(inner - 1, -1, -1), *range(inner, len(p.shape)))
     outer = p.shape[inner:]
     flat = [v.transpose(order).reshape(-1, *outer) for v in values]
     alive = None if p.alive is None else np.broadcast_to(p.alive, p.shape).transpose(order).reshape(-1, *outer)
-    left = tuple(Load(f"%l{k}", (), v.dtype) for k, v in enumerate(s.values))
-    right = tuple(Load(f"%r{k}", (), v.dtype) for k, v in enumerate(s.values))
+    left = tuple(variable(f"%l{k}", v.dtype) for k, v in enumerate(s.values))
+    right = tuple(variable(f"%r{k}", v.dtype) for k, v in enumerate(s.values))
     merged = MONOIDS[s.combine].merge(left, right)
-    at = Places(outer, p.tasks, p.symbols, p.memory)
+    at = Iterations(outer, p.tasks, p.symbols, p.memory)
     for i in range(len(flat[0])):
         at.variables = {f"%l{k}": h.value for k, h in enumerate(sums)}
         at.variables |= {f"%r{k}": f[i] for k, f in enumerate(flat)}

@@ -12,8 +12,8 @@ from onnxfuse.ir.interpret import calls
 from onnxfuse.ir.interpret.elements import KernelFault, converted
 from onnxfuse.ir.interpret.memory import Memory
 from onnxfuse.ir.interpret.reduce import Reductions
-from onnxfuse.ir.interpret.threads import Clock, Threads
-from onnxfuse.ir.interpret.values import Places, both
+from onnxfuse.ir.interpret.threads import LogicalClock, Threads
+from onnxfuse.ir.interpret.values import Iterations, both
 from onnxfuse.ir.interpret.warps import Cooperative
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -41,14 +41,14 @@ FEW = 3  # iterations of a loop in a sample run: enough to find races between ne
 IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma)
 
 
-class Run:
+class Interpreter:
     """A run of a kernel's phases on `memory`, with vectors of so many lanes and up to so many tasks.
 
     A `sample` runs the first blocks and the first iterations only, so that uninitialized reads are not checked.
     """
 
     def __init__(
-        self, symbols: Mapping[str, int], clock: Clock, lanes: int, most_tasks: int, *, sample: bool = False
+        self, symbols: Mapping[str, int], clock: LogicalClock, lanes: int, most_tasks: int, *, sample: bool = False
     ) -> None:
         self.symbols, self.lanes, self.most_tasks, self.sample = symbols, lanes, most_tasks, sample
         self.clock = clock
@@ -61,7 +61,7 @@ class Run:
 
     def phase(self, phase: Phase) -> None:
         """Run all tasks or threads of a phase together."""
-        here = Places((), np.zeros(1, np.int64), self.symbols, self.memory)
+        here = Iterations((), np.zeros(1, np.int64), self.symbols, self.memory)
         extents = [int(here.index(s.extent)) for s in phase.splits]
         if any(e <= 0 for e in extents) or (phase.launch is not None and int(here.index(phase.launch.grid)) == 0):
             return
@@ -75,7 +75,7 @@ class Run:
             m.of(self.threads)
         outer = dict(self.memory)
         number = self.threads.number
-        p = Places((self.threads.count,), number, self.symbols, self.memory)
+        p = Iterations((self.threads.count,), number, self.symbols, self.memory)
         for b in phase.locals:
             self.memory[b.name] = self.local(b, int(here.index(b.size)))
         for at, (e, s, n) in enumerate(zip(extents, phase.splits, parts, strict=True)):
@@ -96,7 +96,7 @@ class Run:
             parts.append(min(-(-e // s.step), room))
         return parts
 
-    def launched(self, launch: Launch, here: Places) -> Threads:
+    def launched(self, launch: Launch, here: Iterations) -> Threads:
         """The threads of a launch."""
         grid, block = int(here.index(launch.grid)), int(here.index(launch.block))
         if grid < 1 or block < 1 or block % launch.lanes:
@@ -111,12 +111,12 @@ class Run:
         made.checked = not self.sample
         return made
 
-    def body(self, body: Sequence[Stmt], p: Places) -> None:
+    def body(self, body: Sequence[Stmt], p: Iterations) -> None:
         """Statements in order; declarations are visible to the following ones."""
         for s in body:
             self.statement(s, p)
 
-    def statement(self, s: Stmt, p: Places) -> None:
+    def statement(self, s: Stmt, p: Iterations) -> None:
         """One statement at all places."""
         match s:
             case Bind():
@@ -149,7 +149,7 @@ class Run:
             case _:
                 assert_never(s)
 
-    def call(self, s: Call, p: Places) -> None:
+    def call(self, s: Call, p: Iterations) -> None:
         """A call, which is in no vectorized loop."""
         match s:
             case RowPointer():
@@ -167,7 +167,7 @@ class Run:
 
     # Loops ------------------------------------------------------------------------------------------------------------
 
-    def loop(self, s: Loop, p: Places) -> None:
+    def loop(self, s: Loop, p: Iterations) -> None:
         """All iterations; as many together as fit (MOST) where they are independent."""
         first, stride = self.threads.place(s.kind)
         begin, end = np.asarray(p.index(s.begin)) + first, np.asarray(p.index(s.end))

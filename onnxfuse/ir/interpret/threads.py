@@ -15,7 +15,7 @@ from onnxfuse.ir.launch import Scope
 THREADS = 1 << 24  # maximum number; a stamp is time * THREADS + thread + 1
 
 
-class Clock:
+class LogicalClock:
     """The logical time of a run, and the time of the last barrier of all threads."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Threads:
     `grid` is how many blocks there are, of which the first ones may be all that run.
     """
 
-    def __init__(self, clock: Clock, count: int, block: int = 1, lanes: int = 1, grid: int = 0) -> None:
+    def __init__(self, clock: LogicalClock, count: int, block: int = 1, lanes: int = 1, grid: int = 0) -> None:
         if count >= THREADS:
             raise KernelFault(f"{count} threads are too many to be tracked")
         self.clock, self.count, self.block, self.lanes, self.grid = clock, count, block, lanes, grid

@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 Numbers = Any  # an integer, or an array of them
 
 
-class Places:
+class Iterations:
     """Iterations that are interpreted together (places): `shape` has the innermost loop first and tasks last.
 
     `axes` and `variables` are the values in scope, as arrays that broadcast to `shape`. `alive` is the mask of active
@@ -93,7 +93,7 @@ class Places:
             return converted(np.where(where, got, 0) if x.guards and where is not None else got, x.dtype)
         if isinstance(x, Load):
             return self._load(x)
-        assert isinstance(x, Apply), "a reduction is a fold in a kernel"
+        assert isinstance(x, Apply), "a kernel has ReduceLoops instead of Reduce"
         args = [self.scalar(a) for a in x.args]
         if x.fn == "cast":
             return converted(args[0], x.dtype)

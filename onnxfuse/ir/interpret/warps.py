@@ -11,7 +11,7 @@ from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
 from onnxfuse.ir.interpret.memory import Memory
 from onnxfuse.ir.interpret.threads import Threads
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Threaded
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 
@@ -26,7 +26,7 @@ class Cooperative:
         self.begun: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
 
-    def statement(self, s: Threaded, p: Places) -> None:
+    def statement(self, s: Threaded, p: Iterations) -> None:
         """A cooperative statement, which is in no vectorized loop."""
         match s:
             case Sync():
@@ -43,7 +43,7 @@ class Cooperative:
             case _:
                 assert_never(s)
 
-    def copy(self, s: CopyAsync, p: Places) -> None:
+    def copy(self, s: CopyAsync, p: Iterations) -> None:
         """Start an asynchronous copy: elements are read now, and stored by `wait`."""
         number = np.arange(s.count).reshape(-1, *(1,) * len(p.shape))
         got, _ = p.memory[s.source].read(p.index(s.at) + number, p.alive, p.tasks)
@@ -65,7 +65,7 @@ class Cooperative:
         if self.begun or self.groups:
             raise KernelFault("a copy is never waited for")
 
-    def multiply(self, s: Mma, p: Places) -> None:
+    def multiply(self, s: Mma, p: Iterations) -> None:
         """Assemble matrices from fragments, multiply, and distribute the sums."""
         core = s.core
         if core.lanes != self.threads.lanes:
@@ -80,7 +80,7 @@ class Cooperative:
         at = p.index(s.sums_at) + np.arange(core.sums.registers)[:, None]
         p.memory[s.sums].write(at, np.moveaxis(values, -1, 0).reshape(core.sums.registers, -1), p.alive, p.tasks)
 
-    def matrix(self, f: Fragment, shape: tuple[int, int], name: str, at: Array, p: Places) -> Array:
+    def matrix(self, f: Fragment, shape: tuple[int, int], name: str, at: Array, p: Iterations) -> Array:
         """The matrix in the fragments of each warp."""
         got, _ = p.memory[name].read(at + np.arange(f.registers)[:, None], p.alive, p.tasks)
         values = np.moveaxis(got.reshape(f.registers, -1, f.lanes), 0, -1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, exp, floor, inf, isinf, log, pi, sqrt, tanh, trunc
 
 import numpy as np
@@ -108,8 +109,8 @@ def applied(fn: str, args: Sequence[Scalar], of: Sequence[Range]) -> Range:
     row = _UNARY.get(fn)
     if row is not None:
         return row(of[0])
-    if fn in ("min", "max", "min_or_second", "max_or_second"):
-        return _extreme(fn, of[0], of[1], nan)
+    if fn in _EXTREMES:
+        return _EXTREMES[fn](of[0], of[1], nan)
     if fn in ("snap", "snapped", "coded"):
         return Range(of[1].low, of[2].high, minus=True, whole=True)
     if fn == "mod" and of[0].whole and of[1].whole and of[1].low > 0 and not nan:
@@ -197,13 +198,21 @@ def raised(x: float, e: float) -> float:
         return inf
 
 
-def _extreme(fn: str, a: Range, b: Range, nan: bool) -> Range:
-    pick = min if fn.startswith("min") else max
+def _extreme(pick: Callable[[float, float], float], a: Range, b: Range, nan: bool, *, or_second: bool) -> Range:
+    """The lesser or greater of two; `or_second`, the second operand where either is NaN."""
     low, high = pick(a.low, b.low), pick(a.high, b.high)
     whole, minus = a.whole and b.whole, a.minus or b.minus
-    if fn.endswith("_or_second") and nan:
+    if or_second and nan:
         return Range(min(low, b.low), max(high, b.high), b.nan, minus, whole)
     return Range(low, high, nan, minus, whole)
+
+
+_EXTREMES: Mapping[str, Callable[[Range, Range, bool], Range]] = {
+    "min": partial(_extreme, min, or_second=False),
+    "max": partial(_extreme, max, or_second=False),
+    "min_or_second": partial(_extreme, min, or_second=True),
+    "max_or_second": partial(_extreme, max, or_second=True),
+}
 
 
 # Functions of one number ----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Axis, Index, lower, nonnegative, upper
 from onnxfuse.ir.indexing import product
+from onnxfuse.ir.monoid import MONOIDS, greatest_of
 from onnxfuse.ir.ranges.functions import ANY, EXACT, Range, applied, converted, raised, wrapped
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, children
 
@@ -74,7 +75,7 @@ def _range(x: Scalar, inner: list[Range], of: Of, unfold: Unfold) -> Range:
     if x.fn == "select" and _is_test_for_nan(x.args[0], x.args[2], unfold):
         inner[2] = replace(inner[2], nan=False)
     made = applied(x.fn, x.args, inner)
-    if x.fn == "sub" and _is_peak_of(x.args[1], x.args[0], unfold):
+    if x.fn == "sub" and _is_maximum_of(x.args[1], x.args[0], unfold):
         return Range(made.low, min(made.high, 0.0), made.nan, made.minus)
     terms = _squares_below(x, unfold) if x.fn in ("div", "mul") and not made.nan and inner[0].finite else None
     if terms is not None:
@@ -97,10 +98,11 @@ def _of_index(e: Index) -> Range:
 def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
     body, count = inner[0], product([r.extent for r in x.ranges])
     n, some = count.constant, nonnegative(count - 1)
-    if x.combine.startswith("arg") and x.slot == 1:
+    monoid = MONOIDS[x.combine]
+    if monoid.position and x.slot == 1:
         return inner[1].union(Range.number(0))
-    if x.combine in ("max", "peak", "min", "argmax", "argmin"):
-        end = inf if x.combine.endswith("min") else -inf
+    if monoid.extreme:
+        end = inf if monoid.extreme == "min" else -inf
         return body if some else body.union(Range(end, end))
     if x.combine == "prod":
         if n is not None and body.low > 0 and body.finite and not body.nan:
@@ -128,10 +130,10 @@ def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
 # Forms ----------------------------------------------------------------------------------------------------------------
 
 
-def _is_peak_of(m: Scalar, x: Scalar, unfold: Unfold) -> bool:
+def _is_maximum_of(m: Scalar, x: Scalar, unfold: Unfold) -> bool:
     """Whether m is a maximum over terms that include x."""
     m = _unfolded(m, unfold)
-    return isinstance(m, Reduce) and m.combine in ("max", "peak") and _among(x, m)
+    return isinstance(m, Reduce) and greatest_of(m.combine) and _among(x, m)
 
 
 def _is_sum_of_powers(s: Reduce, unfold: Unfold) -> bool:
@@ -143,7 +145,7 @@ def _is_sum_of_powers(s: Reduce, unfold: Unfold) -> bool:
     if not isinstance(less, Apply) or less.fn != "sub":
         return False
     m = _unfolded(less.args[1], unfold)
-    if not isinstance(m, Reduce) or m.combine not in ("max", "peak") or len(m.ranges) != len(s.ranges):
+    if not isinstance(m, Reduce) or not greatest_of(m.combine) or len(m.ranges) != len(s.ranges):
         return False
     place = _places(less.args[0], m)
     return place is not None and set(place.values()) == set(map(Index.of, s.ranges))

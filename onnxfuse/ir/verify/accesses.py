@@ -44,7 +44,7 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Channels, Packed, Pointers, Quantized, Tile
-from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
+from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, SampledIterations, pattern_of, picked
 
 ZERO_BYTES = ZERO_ROW * F32.bytes
 UNKNOWN = -1  # a task that runs the whole phase
@@ -77,7 +77,7 @@ class _Check:
 
     def findings(self) -> list[str]:
         """All findings."""
-        p = Samples(self.symbols(), self.reads)
+        p = SampledIterations(self.symbols(), self.reads)
         possible = np.ones(SAMPLES, bool)
         for e in self.kernel.requires:
             possible &= p.index(e) >= 0
@@ -96,7 +96,7 @@ class _Check:
     def symbols(self) -> Mapping[str, Any]:
         """Extents of each group of samples."""
         values: dict[str, Any] = {}
-        here = Samples(values, self.reads)
+        here = SampledIterations(values, self.reads)
         free = 0
         for b in self.kernel.binds:
             if isinstance(b, Computed):
@@ -107,7 +107,7 @@ class _Check:
                 free += 1
         return values
 
-    def phase(self, phase: Phase, p: Samples) -> None:
+    def phase(self, phase: Phase, p: SampledIterations) -> None:
         """Check bounds of all accesses of one task per sample, and races between tasks."""
         self.stored, self.read, self.depth, self.task = {}, {}, 0, np.zeros(SAMPLES, np.int64)
         for s in phase.splits:
@@ -187,7 +187,7 @@ class _Check:
         if (wrong if where is None else wrong & where).any():
             self.found.append(f"{self.where}: an offset in {name} is not a multiple of {of}")
 
-    def value(self, x: Scalar, p: Samples) -> None:
+    def value(self, x: Scalar, p: SampledIterations) -> None:
         """Check all reads of a value."""
         for n in walk(x):
             if isinstance(n, Load) and n.index:
@@ -198,7 +198,7 @@ class _Check:
 
     # Statements -------------------------------------------------------------------------------------------------------
 
-    def body(self, body: tuple[Stmt, ...], p: Samples) -> None:
+    def body(self, body: tuple[Stmt, ...], p: SampledIterations) -> None:
         """Check statements, continuing after findings."""
         for s in body:
             try:
@@ -206,7 +206,7 @@ class _Check:
             except KernelFault as fault:
                 self.found.append(f"{self.where}: {fault}")
 
-    def statement(self, s: Stmt, p: Samples) -> None:
+    def statement(self, s: Stmt, p: SampledIterations) -> None:
         """One statement."""
         match s:
             case Bind():
@@ -239,7 +239,7 @@ class _Check:
             case _:
                 assert_never(s)
 
-    def threaded(self, s: Threaded, p: Samples) -> None:
+    def threaded(self, s: Threaded, p: SampledIterations) -> None:
         """A statement of cooperating threads: copies, and the registers of fragments."""
         if isinstance(s, CopyAsync):
             self.reads(s.source, p.index(s.at), s.count, p.alive)
@@ -254,7 +254,7 @@ class _Check:
             self.reads(name, p.index(at), f.registers, p.alive)
         self.stores(s.sums, p.index(s.sums_at), s.core.sums.registers, p.alive)
 
-    def loop(self, s: Loop, p: Samples) -> None:
+    def loop(self, s: Loop, p: SampledIterations) -> None:
         """One iteration of a loop in each sample."""
         begin = p.index(s.begin)
         count = p.index(s.end) - begin
@@ -270,7 +270,7 @@ class _Check:
         self.body(s.body, inner)
         self.depth, self.vector = outer
 
-    def store(self, s: Store, p: Samples) -> None:
+    def store(self, s: Store, p: SampledIterations) -> None:
         """A store, and the requirements of vector stores."""
         for v in s.values:
             self.value(v, p)
@@ -280,7 +280,7 @@ class _Check:
         if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
             self.found.append(f"{self.where}: a value streamed into {s.buffer} is not a vector")
 
-    def call(self, s: Call, p: Samples) -> None:
+    def call(self, s: Call, p: SampledIterations) -> None:
         """A call; prefetches may be out of bounds."""
         match s:
             case RowPointer():
@@ -300,7 +300,7 @@ class _Check:
             case _:
                 assert_never(s)
 
-    def piece(self, load: Load, length: Any, p: Samples, padding: str) -> None:
+    def piece(self, load: Load, length: Any, p: SampledIterations, padding: str) -> None:
         """A contiguous segment of a row, or its padding."""
         where = p.holds(load.guards)
         self.reads(load.source, p.index(load.index[0], where), length, where)
@@ -309,7 +309,7 @@ class _Check:
         elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
-    def row_pointer(self, s: RowPointer, p: Samples) -> None:
+    def row_pointer(self, s: RowPointer, p: SampledIterations) -> None:
         """Entries of a pointer table, and the segments that they address."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
@@ -323,7 +323,7 @@ class _Check:
             here.axes[a.name] = picked(n, pattern_of(number))
         self.piece(s.load, p.index(s.length), here, s.padding)
 
-    def pack(self, s: Pack, p: Samples) -> None:
+    def pack(self, s: Pack, p: SampledIterations) -> None:
         """The rows that a pack reads, and the block that it writes."""
         t, begin, depth, at = self.dtypes[s.out], p.index(s.begin), p.index(s.k.extent), p.index(s.at)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
@@ -338,7 +338,7 @@ class _Check:
         last = (-(-steps // piece) - 1) * pitch + (rows if s.apart else pitch)
         self.stores(s.out, at, last * piece if s.unit is not None else (last - 1) * piece + 1, here.alive)
 
-    def tile(self, s: Tile, p: Samples) -> None:
+    def tile(self, s: Tile, p: SampledIterations) -> None:
         """Both operands of a tile and its sums."""
         core, rows, length, unit = s.core, p.index(s.rows), p.index(s.left.length), s.core.product.unit
         where = both(p.alive, np.broadcast_to(np.asarray(rows) > 0, (SAMPLES,)))

@@ -18,7 +18,7 @@ from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.interpret import bound, prepared
 from onnxfuse.ir.interpret.elements import KernelFault
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.interpret.warps import misfits
 from onnxfuse.ir.kernel import (
     Bind,
@@ -297,7 +297,7 @@ def _run_some(kernel: Kernel) -> list[str]:
     found: dict[str, None] = {}
     for extent in EXTENTS if kernel.binds else EXTENTS[:1]:
         symbols = _symbols(kernel.binds, extent)
-        here = Places((), np.zeros(1, np.int64), symbols, {})
+        here = Iterations((), np.zeros(1, np.int64), symbols, {})
         shapes = [tuple(int(here.index(e)) for e in p.storage) for p in kernel.inputs]
         if any(e < 0 for shape in shapes for e in shape) or any(here.index(e) < 0 for e in kernel.requires):
             continue
@@ -315,7 +315,7 @@ def _run_some(kernel: Kernel) -> list[str]:
 def _symbols(binds: tuple[ExtentBind | Computed, ...], extent: int) -> Mapping[str, int]:
     """Values of symbols where all bound dimensions have this extent, and computed symbols."""
     values: dict[str, int] = {}
-    here = Places((), np.zeros(1, np.int64), values, {})
+    here = Iterations((), np.zeros(1, np.int64), values, {})
     for b in binds:
         known = int(here.index(b.value)) if isinstance(b, Computed) else max(extent, b.symbol.least)
         values[b.symbol.name] = known

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import walk
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.kernel import (
@@ -22,7 +23,7 @@ from onnxfuse.ir.kernel import (
     in_slots,
     statements,
 )
-from onnxfuse.ir.lanes import NEAR, cutting, masked, matrix_load, piecewise, stores_codes
+from onnxfuse.ir.lanes import NEAR, copies, cutting, masked, matrix_load, piecewise, stores_codes, wide_accesses
 from onnxfuse.ir.launch import Sync
 from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
@@ -34,8 +35,10 @@ _ACCUMULATORS = {True: "the reduction has vector accumulators", False: "the redu
 
 def illegal(kernel: Kernel) -> Iterator[str]:
     """Wrong annotations of vectors, reductions and phases; in a legal kernel also missing ones."""
+    types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
     for number, phase in enumerate(kernel.phases):
-        place = _Place(kernel.legal, {b.name: b for b in phase.locals} if phase.launch is not None else {})
+        of_threads = {b.name: b for b in phase.locals} if phase.launch is not None else None
+        place = _Place(kernel.legal, types | {b.name: b.dtype for b in phase.locals}, of_threads)
         found = (*_body(phase.body, place), *_of_phase(phase, legal=kernel.legal))
         yield from (f"phase {number}: {what}" for what in found)
 
@@ -68,7 +71,8 @@ class _Place:
     """The context of a statement: its vector loop, and the enclosing reductions' vector accumulators."""
 
     legal: bool
-    buffers: Mapping[str, Buffer]  # of threads
+    types: Mapping[str, DType]  # of all buffers
+    buffers: Mapping[str, Buffer] | None = None  # of the phase, if threads run it
     loop: Loop | None = None
     carried: tuple[tuple[str, int], ...] = ()  # accumulators, and the number of vectors of each
 
@@ -83,7 +87,8 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
                 if bool(s.together) != codes and (place.legal or s.together):
                     expected = "more than 0: it only stores 8-bit integers" if codes else "0"
                     yield f"together of the loop over {s.axis!r} is {s.together}, expected {expected}"
-                matrices = matrix_load(s, place.buffers)
+                yield from _wide(s, place)
+                matrices = matrix_load(s, place.buffers) if place.buffers is not None else None
                 if s.matrices != matrices and (place.legal or s.matrices is not None):
                     yield f"matrices of the loop over {s.axis!r} is {s.matrices}, expected {matrices}"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
@@ -100,6 +105,14 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
                 yield from _store(s, place)
             case _:
                 pass
+
+
+def _wide(s: Loop, place: _Place) -> Iterator[str]:
+    """Annotations of a vector loop: its wide accesses."""
+    found = ((), ()) if place.buffers is None or s.kind != "vector" else wide_accesses(s, place.buffers)
+    for name, said, expected in zip(("loads", "stores"), (s.loads, s.stores), found, strict=True):
+        if said != expected and (place.legal or said):
+            yield f"{name} of the loop over {s.axis!r} are {said}, expected {expected}"
 
 
 def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
@@ -125,6 +138,9 @@ def _store(s: Store, place: _Place) -> Iterator[str]:
     apart = loop is not None and not s.behind and coefficient(s.offset, loop.axis) != ONE
     if s.scattered != apart and (place.legal or s.scattered):
         yield f"scattered of the store into {s.buffer} is {s.scattered}, expected {apart} by its offset"
+    copied = place.buffers is not None and copies(s, place.types[s.buffer])
+    if s.copied != copied and (place.legal or s.copied):
+        yield f"copied of the store into {s.buffer} is {s.copied}, expected {copied} by its value"
 
 
 def _value(x: Scalar, place: _Place) -> Iterator[str]:

@@ -107,7 +107,7 @@ def early_reads(kernel: Kernel) -> tuple[str, ...]:
 
 def _walk(body: tuple[Stmt, ...], made: set[str], found: dict[str, None]) -> None:
     for s in body:
-        found.update(dict.fromkeys(name for name in _read(s) if name not in made and not name.startswith("%")))
+        found.update(dict.fromkeys(name for name in _read(s) if name not in made))
         if isinstance(s, (Loop, ReduceLoop, When)):
             _walk(s.body, made, found)
         made.update(_stored(s))

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxfuse.ir.index import Loaded
 from onnxfuse.ir.interpret.elements import Array, Where
-from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.values import Iterations
 
 GROUP = 32  # samples with the same extents, between which races are sought
 GROUPS = 4  # corners twice, two tasks side by side, iterations in between
@@ -42,7 +42,7 @@ def picked(count: Any, pattern: Array) -> Array:
     return np.asarray(choices[pattern, np.arange(last.size) if last.size > 1 else 0] if last.ndim else choices[pattern])
 
 
-class Samples(Places):
+class SampledIterations(Iterations):
     """Sampled iterations; indices loaded from tensors are taken as the first or the last valid one."""
 
     def __init__(self, symbols: Mapping[str, Any], tell: Callable[[str, Any, Any, Where], None]) -> None:

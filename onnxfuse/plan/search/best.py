@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Candidate
-from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import Prices, Seconds, clearly_slower
 from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
-from onnxfuse.plan.search.select import Choice, Solved, cheapest
+from onnxfuse.plan.search.select import PricedGroup, Solved, cheapest
 from onnxfuse.plan.search.space import Space
+from onnxfuse.plan.small_groups import USUAL_GROUP
 from onnxfuse.plan.strategies.priority import merged
 from onnxfuse.plan.unlocks import ALONE, BUDGET
 
@@ -58,12 +58,12 @@ class _Choosing:
     def run(self) -> Cover:
         """The chosen groups, the nodes left to the runtime, and all proposals."""
         standing = [set_of(g) for g in self.proposals["anchors"].groups]
-        chosen: list[Choice] = []
+        chosen: list[PricedGroup] = []
         found: list[Solved] = []
         for region in regions_of(self.space.scope, standing):
             solved = self._solved(region)
             if solved is None:  # a price is unknown: use the cover of anchors
-                chosen += [Choice(g, 0.0) for g in standing if not g & ~region]
+                chosen += [PricedGroup(g, 0.0) for g in standing if not g & ~region]
             else:
                 found.append(solved)
                 chosen += solved.choices
@@ -83,20 +83,20 @@ class _Choosing:
         first, found = self.known[key]
         return _moved(found, by - first) if found is not None else None
 
-    def _choices(self, region: Set) -> Iterator[Choice]:
+    def _choices(self, region: Set) -> Iterator[PricedGroup]:
         """The choices for the nodes of a region."""
         least = self.space.scope.options.min_group
         free = region & self.space.legal.free
         for group in sorted(g for g in self.by if not g & ~free):
             seconds = self.space.seconds(group)
             if seconds is not None and (least <= USUAL_GROUP or group.bit_count() >= least):
-                yield Choice(group, self._part(seconds))
+                yield PricedGroup(group, self._part(seconds))
         for i in members(region):
             left = self.prices.in_runtime(i)
             if not free >> i & 1:
-                yield Choice(1 << i, 0.0, alone=True)
+                yield PricedGroup(1 << i, 0.0, alone=True)
             elif left is not None and (least > 1 or self.space.seconds(1 << i) is None) and self._may_be_left(i):
-                yield Choice(1 << i, self._part(left), alone=True)
+                yield PricedGroup(1 << i, self._part(left), alone=True)
 
     def _may_be_left(self, node: int) -> bool:
         """Whether a node may be left to the runtime.
@@ -171,7 +171,7 @@ class _Choosing:
 def _moved(solved: Solved, by: int) -> Solved:
     """The result of a region, for an equal one `by` positions after it."""
 
-    def moved(c: Choice) -> Choice:
+    def moved(c: PricedGroup) -> PricedGroup:
         return replace(c, nodes=c.nodes << by)
 
     least = {moved(c): price for c, price in solved.least.items()}

@@ -10,13 +10,13 @@ from functools import cached_property
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Candidate, Group, Plan, group_of
-from onnxfuse.ops.spec import Table
-from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import pools_beside, spared, stays
+from onnxfuse.ops.spec import OperatorTable
+from onnxfuse.plan.dependences import alive
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.refusals import too_few, unworthy
+from onnxfuse.plan.small_groups import pools_beside, spared, stays
 from onnxfuse.plan.units import Units
 
 Members = tuple[int, ...]  # positions of nodes, in order
@@ -51,7 +51,7 @@ class Scope:
     legality: Legality
 
     @staticmethod
-    def of(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options, legality: Legality) -> Scope:
+    def of(graph: Graph, kinds: dict[int, Kind], rows: OperatorTable, options: Options, legality: Legality) -> Scope:
         """The scope of a graph; nodes with a kind are fusible."""
         return Scope(graph, *alive(graph, kinds, rows), options, legality)
 

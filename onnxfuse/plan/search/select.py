@@ -17,7 +17,7 @@ WIDTH = 400  # most sets of the same size that are kept; a region of 30 operator
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PricedGroup:
     """A group, and its price; with `alone`, a node that stays with the runtime."""
 
     nodes: Set
@@ -29,10 +29,10 @@ class Choice:
 class Solved:
     """The cheapest cover of a region. `least` is the least price found of the region with each choice."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[PricedGroup, ...]
     price: float
     exact: bool
-    least: Mapping[Choice, float]
+    least: Mapping[PricedGroup, float]
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class _At:
     """A state, a set of covered nodes: the least price, the last step to it, and all steps from it."""
 
     price: float
-    last: Choice | None = None
+    last: PricedGroup | None = None
     before: Set = 0
-    steps: list[Choice] = field(default_factory=list)
+    steps: list[PricedGroup] = field(default_factory=list)
 
 
-def cheapest(region: Set, choices: Iterable[Choice], legal: Legal) -> Solved | None:
+def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solved | None:
     """The cover of a region with the least price; None if some node has no choice."""
-    by_first: dict[int, list[Choice]] = {}
+    by_first: dict[int, list[PricedGroup]] = {}
     for c in choices:
         by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(c)
     bound = _bounds(region, [c for each in by_first.values() for c in each])
@@ -72,7 +72,7 @@ def cheapest(region: Set, choices: Iterable[Choice], legal: Legal) -> Solved | N
 def _step(
     done: Set,
     region: Set,
-    by_first: Mapping[int, Sequence[Choice]],
+    by_first: Mapping[int, Sequence[PricedGroup]],
     legal: Legal,
     seen: dict[Set, _At],
     levels: list[list[Set]],
@@ -96,7 +96,7 @@ def _step(
             here.steps.append(c)
 
 
-def _bounds(region: Set, choices: Iterable[Choice]) -> dict[int, float]:
+def _bounds(region: Set, choices: Iterable[PricedGroup]) -> dict[int, float]:
     """A lower bound for each node: its share of the cheapest choice that contains it."""
     found = dict.fromkeys(members(region), inf)
     for c in choices:
@@ -111,14 +111,14 @@ def _rest(nodes: Set, bound: Mapping[int, float]) -> float:
 
 
 def _solved(region: Set, seen: Mapping[Set, _At], levels: Sequence[Sequence[Set]], *, exact: bool) -> Solved:
-    chosen: list[Choice] = []
+    chosen: list[PricedGroup] = []
     at = region
     while seen[at].last is not None:
         here = seen[at]
         chosen.append(here.last)  # type: ignore[arg-type]  # the loop ends where there is none
         at = here.before
     behind = {region: 0.0}  # the least price from each state to the end
-    least: dict[Choice, float] = {}
+    least: dict[PricedGroup, float] = {}
     for level in reversed(levels):
         for done in level:
             for c in seen[done].steps:

@@ -315,6 +315,6 @@ __device__ inline void sync_warp() { __syncwarp(mask_of_warp<LANES>()); }
 OF_WARP(sum, a + b)
 OF_WARP(prod, a * b)
 OF_WARP(max, max_nan(a, b))
-OF_WARP(peak, max_(a, b))
+OF_WARP(maxnum, max_(a, b))
 OF_WARP(min, min_nan(a, b))
 #undef OF_WARP

@@ -10,8 +10,8 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.rewrite.mutable_graph import SMALL, Miss, MutableGraph
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 Check = Callable[..., None]
 
@@ -26,7 +26,7 @@ class Condition:
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(self.args)})"
 
-    def check(self, work: Work, values: Mapping[str, str]) -> None:
+    def check(self, work: MutableGraph, values: Mapping[str, str]) -> None:
         """Raise Miss with the reason when it does not hold."""
         CONDITIONS[self.name](work, *(values[a] for a in self.args))
 
@@ -47,13 +47,13 @@ class Condition:
         return tuple(read)
 
 
-def constant(work: Work, v: str) -> None:
+def constant(work: MutableGraph, v: str) -> None:
     """v is a constant."""
     if v not in work.constants:
         raise Miss(f"{v} is not a constant")
 
 
-def scalar(work: Work, v: str) -> None:
+def scalar(work: MutableGraph, v: str) -> None:
     """v is a constant of one element, finite and not 0."""
     constant(work, v)
     value = work.number(v)
@@ -63,38 +63,38 @@ def scalar(work: Work, v: str) -> None:
         raise Miss(f"{v} has more than one element")
 
 
-def variable(work: Work, v: str) -> None:
+def variable(work: MutableGraph, v: str) -> None:
     """v is not a constant."""
     if v in work.constants:
         raise Miss(f"{v} is a constant")
 
 
-def floating(work: Work, v: str) -> None:
+def floating(work: MutableGraph, v: str) -> None:
     """v is a floating-point tensor."""
     if not work.type(v).dtype.floating:
         raise Miss(f"{v} has type {work.type(v).dtype}, not a floating-point one")
 
 
-def same_shape(work: Work, *values: str) -> None:
+def same_shape(work: MutableGraph, *values: str) -> None:
     """The values have equal shapes."""
     for v in values[1:]:
         if work.type(v).shape != work.type(values[0]).shape:
             raise Miss(f"the shapes of {values[0]} ({work.type(values[0])!r}) and {v} ({work.type(v)!r}) differ")
 
 
-def unshared(work: Work, v: str) -> None:
+def unshared(work: MutableGraph, v: str) -> None:
     """v has one reader, or is small, so that a changed copy of it costs no memory."""
     if not work.single_use(v) and work.constants[v].size > SMALL:
         raise Miss(f"the constant {v} is large and has other readers")
 
 
-def axes_alike(work: Work, v: str) -> None:
+def axes_alike(work: MutableGraph, v: str) -> None:
     """All reductions of the opset take their axes alike (an input since opset 13 for sums, since 18 for others)."""
     if 13 <= work.opset < 18:
         raise Miss(f"in opset {work.opset}, some reductions take axes as an attribute and others as an input")
 
 
-def bounded(work: Work, *values: str) -> None:
+def bounded(work: MutableGraph, *values: str) -> None:
     """No value on either side is NaN, infinite, or so large or small that products of two might overflow."""
     for v in values:
         moderate(Ranges(work, far=True), v, work.type(v).dtype)
@@ -114,13 +114,13 @@ def moderate(ranges: Ranges, v: str, dtype: DType, *, divides: bool = False) -> 
 LARGEST_FACTOR = {"float16": 2.0**7, "bfloat16": 2.0**62, "float32": 2.0**62, "float64": 2.0**510}
 
 
-def nonnegative(work: Work, v: str) -> None:
+def nonnegative(work: MutableGraph, v: str) -> None:
     """v >= 0, or NaN."""
     if Ranges(work).of(v).low < 0:
         raise Miss(f"{v} is not proven to be nonnegative")
 
 
-def unsigned(work: Work, v: str) -> None:
+def unsigned(work: MutableGraph, v: str) -> None:
     """v > 0 or +0, or NaN."""
     nonnegative(work, v)
     found = Ranges(work).of(v)
@@ -128,53 +128,53 @@ def unsigned(work: Work, v: str) -> None:
         raise Miss(f"{v} is not proven to differ from -0")
 
 
-def at_least(work: Work, v: str, bound: str) -> None:
+def at_least(work: MutableGraph, v: str, bound: str) -> None:
     """v >= every element of the other value, which is never NaN."""
     least, most = Ranges(work).of(v), Ranges(work).of(bound)
     if most.nan or least.low < most.high:
         raise Miss(f"{v} is not proven to be at least {bound}")
 
 
-def at_most(work: Work, v: str, bound: str) -> None:
+def at_most(work: MutableGraph, v: str, bound: str) -> None:
     """v <= every element of the other value, which is never NaN."""
     most, least = Ranges(work).of(v), Ranges(work).of(bound)
     if least.nan or most.high > least.low:
         raise Miss(f"{v} is not proven to be at most {bound}")
 
 
-def integral(work: Work, v: str) -> None:
+def integral(work: MutableGraph, v: str) -> None:
     """The elements of v are integers, infinite or NaN."""
     if not Ranges(work).of(v).whole:
         raise Miss(f"{v} is not proven to be integral")
 
 
-def always_true(work: Work, v: str) -> None:
+def always_true(work: MutableGraph, v: str) -> None:
     """Every element of v is true."""
     if Ranges(work, far=True).of(v).low <= 0:
         raise Miss(f"{v} is not proven to be true everywhere")
 
 
-def always_false(work: Work, v: str) -> None:
+def always_false(work: MutableGraph, v: str) -> None:
     """Every element of v is false."""
     if Ranges(work, far=True).of(v).high > 0:
         raise Miss(f"{v} is not proven to be false everywhere")
 
 
-def not_dequantized(work: Work, v: str) -> None:
+def not_dequantized(work: MutableGraph, v: str) -> None:
     """v is not dequantized: the runtime chooses its quantized kernels by the operators around them."""
     maker = work.node(v)
     if maker is not None and (row := ROWS.find(maker, work.opset)) is not None and row.codes:
         raise Miss(f"{v} is dequantized, and the runtime may fuse that into a quantized operator")
 
 
-def magnitude_at_least_one(work: Work, v: str) -> None:
+def magnitude_at_least_one(work: MutableGraph, v: str) -> None:
     """v is a constant scalar with |v| >= 1, so that multiplying later does not overflow earlier."""
     scalar(work, v)
     if abs(work.number(v) or 0) < 1:
         raise Miss(f"the magnitude of {v} is below 1")
 
 
-def one_sided(work: Work, *values: str) -> None:
+def one_sided(work: MutableGraph, *values: str) -> None:
     """All values are >= 2, or all are <= 1/2: their logarithms have the same sign and are not small."""
     found = [Ranges(work, far=True).of(v) for v in values]
     if not all(r.low >= 2 for r in found) and not all(r.high <= 0.5 for r in found):

@@ -10,7 +10,7 @@ import numpy as np
 from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, never_below_zero, nonnegative, upper
 from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Scalar
-from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, MutableGraph
 
 _DEEPEST = 16  # most nodes that are followed from a value to its source
 _LARGEST = 64 * SMALL  # largest constant, in elements, that is tested for being affine
@@ -21,7 +21,7 @@ _COMPARISONS = {"GreaterOrEqual": (0, 1, 0), "Greater": (0, 1, 1), "LessOrEqual"
 Place = tuple[Index, ...]
 
 
-def element(work: Work, source: str, at: Place, depth: int = _DEEPEST) -> Index | None:
+def element(work: MutableGraph, source: str, at: Place, depth: int = _DEEPEST) -> Index | None:
     """Element `at` of an integer tensor as a function of its position; None if it is not one."""
     constant = work.constants.get(source)
     if constant is not None:
@@ -39,7 +39,7 @@ def element(work: Work, source: str, at: Place, depth: int = _DEEPEST) -> Index 
     return _value(work, own[0].value, dict(zip(own[0].axes, at, strict=True)), depth)
 
 
-def _value(work: Work, x: Scalar, at: dict[Axis, Index], depth: int) -> Index | None:
+def _value(work: MutableGraph, x: Scalar, at: dict[Axis, Index], depth: int) -> Index | None:
     while isinstance(x, Apply) and x.fn == "cast" and x.dtype.kind == "i" and x.args[0].dtype.kind == "i":
         x = x.args[0]
     if isinstance(x, Const) and x.dtype.kind == "i":
@@ -82,7 +82,7 @@ def _fitted(array: Array, at: Place) -> Index | None:
     return value
 
 
-def located(work: Work, index: Place) -> Place:
+def located(work: MutableGraph, index: Place) -> Place:
     """An index whose loads from affine integer tensors are replaced by their formulas."""
 
     def spelled(atom: Atom) -> Index | None:
@@ -94,7 +94,7 @@ def located(work: Work, index: Place) -> Place:
     return tuple(transform(i, spelled) for i in index)
 
 
-def always_true(work: Work, v: str) -> bool:
+def always_true(work: MutableGraph, v: str) -> bool:
     """Whether every element of a boolean tensor is known to be true."""
     if work.number(v) == 1.0:
         return True

@@ -8,7 +8,7 @@ from onnxfuse.ir.compose import sources, substitute_axes
 from onnxfuse.ir.ranges import ANY, Range, of_array, range_of, wrapped
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
+from onnxfuse.rewrite.mutable_graph import SMALL, Definitions, Miss, MutableGraph
 
 NEAR = 64 * SMALL  # largest constant, in elements, that is read by default
 FAR = 1 << 27  # total number of elements of constants that are read with `far`
@@ -20,7 +20,7 @@ class Ranges:
     `far`: large constants are read as well. Rewrites do not change values, so cached ranges stay valid.
     """
 
-    def __init__(self, work: Work, draft: Draft | None = None, *, far: bool = False) -> None:
+    def __init__(self, work: MutableGraph, draft: Draft | None = None, *, far: bool = False) -> None:
         self.work = work
         self.far = far
         self.kept = work.ranges[far]

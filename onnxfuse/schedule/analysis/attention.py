@@ -13,12 +13,12 @@ from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, substitute_ax
 from onnxfuse.ir.contraction import After, scaled_contraction
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, children, const
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, children, const, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
 from onnxfuse.schedule.analysis.softmax import Softmax, softmax_of
 
-HIDES_NAN = Load("%nan", (), BOOL)
+HIDES_NAN = variable("%nan", BOOL)
 DOT, SUM = "%dot", "%sum"  # placeholders: product of query and key; weighted sum of values
 
 
@@ -211,7 +211,7 @@ def _divided(nest: Nest, consumed: frozenset[str], *, hides: bool) -> Attention 
     fits = not free_axes(query) & (keys | {*columns}) and not of_keys & {*rows, *columns}
     if not fits or not free_axes(value) <= {*batch, *columns} | keys or not columns:
         return None
-    finish = rebuild(nest.value, lambda n: Load(SUM, (), F32) if n == whole else None, lambda e: e)
+    finish = rebuild(nest.value, lambda n: variable(SUM, F32) if n == whole else None, lambda e: e)
     return Attention(
         nest, batch, rows, columns, whole.ranges, inner.ranges, query, key, score, value, finish, hidden, consumed
     )
@@ -219,7 +219,7 @@ def _divided(nest: Nest, consumed: frozenset[str], *, hides: bool) -> Attention 
 
 def _after(x: Scalar, inner: Reduce, after: Sequence[After]) -> Scalar:
     """A score as a function of the product of query and key, which `DOT` stands for."""
-    dot: Scalar = Load(DOT, (), F32)
+    dot: Scalar = variable(DOT, F32)
     for fn, by in after:
         dot = apply(fn, dot, by)
     return rebuild(x, lambda n: dot if n == inner else None, lambda e: e)

@@ -16,7 +16,7 @@ from onnxfuse.ir.dtype import F32, I8, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.layout import Layout, Permute, Reshape, Step, code_panels, panels
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, cast
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, cast, variable
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
@@ -67,7 +67,7 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     if any(not isinstance(f, (Load, Apply)) for f in (c.left, c.right)):
         return None
     left, right = _sides(d, as_stored(c.left), as_stored(c.right), constants)
-    total: Scalar = Load(ACC, (), F32)
+    total: Scalar = variable(ACC, F32)
     for fn, value in after:
         total = apply(fn, total, value)
     made = _contraction(d, reduce, left, right, total)
@@ -102,7 +102,7 @@ def _quantized(d: Definition, reduce: Reduce, one: Side, two: Side, constants: C
     """A quantized contraction with a constant right side; right zero points are per column or per tensor."""
     if _sides(d, one.codes, two.codes, constants)[0] is not one.codes:
         one, two = two, one
-    total = scaled(cast(Load(ACC, (), I32), reduce.dtype), one, two)
+    total = scaled(cast(variable(ACC, I32), reduce.dtype), one, two)
     made = _contraction(d, reduce, one.codes, two.codes, total)
     free = frozenset(a for a in d.axes if a.extent != ONE)
     if made is None or made.batch or two.codes.source not in constants or free_axes(one.zero) & free:

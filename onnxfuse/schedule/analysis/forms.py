@@ -23,7 +23,7 @@ from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.image import IMAGES, padded_image
-from onnxfuse.schedule.analysis.parts import in_parts
+from onnxfuse.schedule.analysis.two_stage import in_parts
 
 LAST = "%last"  # suffix of a value's name: its copy with channels last
 ROWS = "%rows"  # suffix of a value's name: its copy in contiguous rows
@@ -41,8 +41,8 @@ def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
     reads = [(d, read) for d, read, lie in _reads(c, weights) if lie == {PLAIN}]
     mixed = [(d, read) for d, read, lie in _reads(c, weights) if len(lie) > 1]
     plain = (_with_taps_unrolled(c, reads), _with_padding(c, reads)) if reads else ()
-    turned = (_channels_last(c, weights, reads or mixed),) if reads or mixed else ()
-    return tuple(dict.fromkeys((c, *plain, *turned, *_in_rows(c, weights), in_parts(c))))
+    channels_last = (_channels_last(c, weights, reads or mixed),) if reads or mixed else ()
+    return tuple(dict.fromkeys((c, *plain, *channels_last, *_in_rows(c, weights), in_parts(c))))
 
 
 def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:

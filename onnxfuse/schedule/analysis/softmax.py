@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import sources, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.monoid import greatest_of
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, children
 from onnxfuse.ops.spec import Definition
 
 POWERS = ("exp", "exp_or_zero")
-HIGHEST = ("max", "peak")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tu
     made = []
     for d in definitions:
         if d.name in highs and isinstance(d.value, Reduce):
-            d = replace(d, value=replace(d.value, combine="peak"))
+            d = replace(d, value=replace(d.value, combine="maxnum"))
         elif d.name in powers and isinstance(d.value, Apply):
             d = replace(d, value=replace(d.value, fn="exp_or_zero"))
         made.append(d)
@@ -79,7 +79,7 @@ def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition
         return None
     read = x.args[1]
     high = by_name.get(read.source)
-    if high is None or read.guards or not isinstance(high.value, Reduce) or high.value.combine not in HIGHEST:
+    if high is None or read.guards or not isinstance(high.value, Reduce) or not greatest_of(high.value.combine):
         return None
     values = dict(zip(high.axes, read.index, strict=True)) | dict(
         zip(high.value.ranges, map(Index.of, summed), strict=False)

@@ -14,7 +14,7 @@ from math import prod
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
 from onnxfuse.ir.indexing import evaluate, product
-from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Cpu
 
@@ -53,7 +53,7 @@ class CostRanking:
 
     def best(
         self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]
-    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+    ) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...]]:
         """The candidate with the least predicted time at the usual number of `rows`, and the ranking.
 
         If the number of rows is symbolic, a larger number counts as much.
@@ -121,13 +121,13 @@ class CostRanking:
 
 def ranked(
     candidates: Sequence[ScheduleCandidate], predicted: Sequence[tuple[float, float]]
-) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...]]:
     """The first candidate that is as good as the best, and all of them by what is predicted, that one first."""
     least = min(predicted)[0]
     order = sorted(range(len(candidates)), key=lambda i: predicted[i][0])
     taken = next(i for i, (total, _) in enumerate(predicted) if total <= NEAR * least)
     order = [taken, *(i for i in order if i != taken)]
-    return candidates[taken], (Choice(tuple((candidates[i].name, predicted[i][1]) for i in order)),)
+    return candidates[taken], (RankedSchedules(tuple((candidates[i].name, predicted[i][1]) for i in order)),)
 
 
 def _extent(e: Index, values: Mapping[str, int]) -> int:
@@ -150,7 +150,7 @@ class AsMeasured:
         ranking: CostRanking,
         candidates: Sequence[ScheduleCandidate],
         rows: Sequence[Index],
-    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+    ) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...]]:
         """The candidate, and the ranking."""
         if len(candidates) == 1:
             return candidates[0], ()
@@ -167,7 +167,7 @@ class AsMeasured:
 
 Best = Callable[
     [CostRanking, Sequence[ScheduleCandidate], Sequence[Index]],
-    tuple[ScheduleCandidate, tuple[Choice, ...]],
+    tuple[ScheduleCandidate, tuple[RankedSchedules, ...]],
 ]
 
 

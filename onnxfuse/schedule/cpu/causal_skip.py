@@ -15,7 +15,7 @@ from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.ir.tile import Tile
-from onnxfuse.schedule.analysis.hidden import hidden_below
+from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
@@ -101,7 +101,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
             keys.sums.add(job.tiled.panel.name)
         elif isinstance(job.nest.value, Reduce):
             value = job.nest.value
-            neutral = {"sum": MASKED_WEIGHT, "max": MASKED_SCORE, "peak": MASKED_SCORE}.get(value.combine)
+            neutral = {"sum": MASKED_WEIGHT, "max": MASKED_SCORE, "maxnum": MASKED_SCORE}.get(value.combine)
             if value.ranges != (axis,) or neutral is None or _where_hidden(value.body[0], keys.values) != neutral:
                 return None
         else:

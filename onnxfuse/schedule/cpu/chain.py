@@ -28,9 +28,10 @@ from onnxfuse.schedule.cpu.tiles import (
     tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, work_of
+from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, serial_time
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Cpu
+from onnxfuse.target.cpu import SerialTimes
 
 SHARES = 4  # cores among which tiles are divided evenly, if there are enough rows
 LEAST = 8  # rows of a tile, at least, for that
@@ -81,7 +82,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     ]
     blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
     loop = Loop(rb, ZERO, blocks, "serial", (*bounds, *stages))
-    return Phase((Split(u0, u1, tiles),), _work(t, rows), tuple(frame.locals), (loop,), few=True)
+    return Phase((Split(u0, u1, tiles),), _serial_time(t, rows, target.serial), tuple(frame.locals), (loop,), few=True)
 
 
 def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[int, int]:
@@ -187,10 +188,12 @@ def _prologue(job: Job, t: AlignedJobs, frame: Frame, tiles: tuple[Index, Axis, 
     return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *made)),)
 
 
-def _work(t: AlignedJobs, rows: Index) -> Index:
-    """Serial picoseconds."""
-    total = work_of(replace(t, jobs=tuple(j for j in t.jobs if j.tiled is None)))
+def _serial_time(t: AlignedJobs, rows: Index, times: SerialTimes) -> Index:
+    """Picoseconds of one core."""
+    total = serial_time(replace(t, jobs=tuple(j for j in t.jobs if j.tiled is None)), times)
     for job in t.jobs:
         if job.tiled is not None:
-            total = total + rows * 10 * product([a.extent for a in (*job.tiled.ranges, *job.tiled.columns)])
+            total = total + rows * times.multiply_add * product(
+                [a.extent for a in (*job.tiled.ranges, *job.tiled.columns)]
+            )
     return total if total != ZERO else ONE

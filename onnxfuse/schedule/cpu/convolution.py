@@ -9,14 +9,14 @@ from math import inf, prod
 
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice
+from onnxfuse.ir.kernel import Buffer, RankedSchedules
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.alike import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
+from onnxfuse.schedule.cpu.schedule_keys import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
-from onnxfuse.schedule.cpu.winograd import Division, FilterNests, Windows, windows_of, winograd_phase
+from onnxfuse.schedule.cpu.winograd import FilterNests, Windows, WinogradBlocking, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
@@ -35,9 +35,9 @@ class Decided:
     """The choice for a contraction: the direct candidate's name, how all are ranked, and a division of Winograd's."""
 
     direct: str
-    choices: tuple[Choice, ...]
-    division: Division | None
-    by: Contraction  # the first of those that are alike
+    choices: tuple[RankedSchedules, ...]
+    division: WinogradBlocking | None
+    by: ContractionPhase  # the first of those that are alike
     candidate: ScheduleCandidate  # its own
 
 
@@ -45,14 +45,14 @@ class Decided:
 class Faster:
     """A division of Winograd's algorithm, and the predicted seconds of its candidate and of the direct one."""
 
-    division: Division
+    division: WinogradBlocking
     candidate: ScheduleCandidate
     seconds: float
     of_direct: float
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class ContractionPhase:
     """A contraction in a phase of its own; equal to those that are alike, for which the choice is the same."""
 
     form: Hashable
@@ -73,7 +73,7 @@ class Contraction:
         every = isinstance(self.best, AsMeasured)
         return gemm_candidates(self.part, self.places, self.ranking.target, every=every, only=only)
 
-    def by_winograd(self, division: Division, filters: FilterNests) -> ScheduleCandidate:
+    def by_winograd(self, division: WinogradBlocking, filters: FilterNests) -> ScheduleCandidate:
         """The candidate of a division of Winograd's algorithm."""
         windows = windows_of(self.job.tiled, self.places) if self.job.tiled is not None else None
         assert windows is not None, "schedule: Winograd's algorithm was chosen for what is no convolution"
@@ -88,7 +88,7 @@ class Contraction:
             return Decided(direct.name, choices, None, self, direct)
         pair = ((found.candidate.name, found.seconds), (direct.name, found.of_direct))
         ranked_ = pair[1:] if self.ranking.symbols or not choices else choices[0].candidates
-        choice = Choice((pair[0], *ranked_), substitutable=False)
+        choice = RankedSchedules((pair[0], *ranked_), substitutable=False)
         return Decided(direct.name, (choice,), found.division, self, found.candidate)
 
     def _faster(self, direct: ScheduleCandidate) -> Faster | None:
@@ -124,7 +124,7 @@ class Contraction:
 
 
 @lru_cache(1024)
-def _decided(of: Contraction) -> Decided:
+def _decided(of: ContractionPhase) -> Decided:
     """The choice for contractions that are alike."""
     return of.decided()
 
@@ -142,12 +142,12 @@ class Algorithms:
     places: dict[str, Place]
     winograd: bool
 
-    def chosen(self, t: AlignedJobs) -> tuple[ScheduleCandidate, tuple[Choice, ...], bool]:
+    def chosen(self, t: AlignedJobs) -> tuple[ScheduleCandidate, tuple[RankedSchedules, ...], bool]:
         """The candidate for a contraction in a phase of its own, how direct ones are ranked, and whether it is one."""
         (job,) = t.jobs
         own = restricted(self.ranking, self.values, buffers_of(job))
         form = form_of(job, self.places, own)
-        of = Contraction(form, self.best, self.winograd, t, own, self.places)
+        of = ContractionPhase(form, self.best, self.winograd, t, own, self.places)
         found = _decided(of) if form is not None else of.decided()
         if found.by is of:
             candidate = found.candidate
@@ -166,7 +166,7 @@ class Algorithms:
         return [t]
 
 
-def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:
+def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking]:
     """The divisions of the work whose cost is predicted."""
     columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
     for transform in TRANSFORMS:
@@ -174,9 +174,9 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:
         rows = product([*(a.extent for a in w.images), *w.tiles(transform)])
         tile_rows = balanced(rows.constant, target.rows)
         if matrices * depth * columns <= KEPT * target.l2_bytes:
-            yield Division(transform, 1, by_panels=False, keep=True)
+            yield WinogradBlocking(transform, 1, by_panels=False, keep=True)
         tile = matrices * tile_rows * depth
         most = -(-(rows.constant or MANY * tile_rows) // tile_rows)
         for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
-            yield Division(transform, block, by_panels=False, keep=False)
-            yield Division(transform, block, by_panels=True, keep=False)
+            yield WinogradBlocking(transform, block, by_panels=False, keep=False)
+            yield WinogradBlocking(transform, block, by_panels=True, keep=False)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from onnxfuse.cost.serial import multiply_adds
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
@@ -18,7 +19,7 @@ from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.sides import rows_of_tiles
+from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
 from onnxfuse.schedule.cpu.tiles import C, Span, epilogue
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
@@ -49,11 +50,10 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     body: Stmt = Loop(panel, Index.of(p0), Index.of(p1), "serial", inner)
     body = Loop(line, Index.of(l0), Index.of(l1), "serial", (body,))
     splits = (Split(l0, l1, line.extent), Split(p0, p1, panels))
-    step = max(1, round(2e3 / target.gflops))
     computed = (
         floor_div(rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows * panels * width
     )  # unused ones included
-    return Phase(splits, computed * step * depth * line.extent, tuple(frame.locals), (body,))
+    return Phase(splits, multiply_adds(computed * depth * line.extent, target), tuple(frame.locals), (body,))
 
 
 def _extents(axes: Sequence[Axis]) -> tuple[Index, ...]:

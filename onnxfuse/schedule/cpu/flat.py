@@ -14,7 +14,7 @@ from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
 from onnxfuse.schedule.cpu.windows import unroll_and_jam
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
+from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, serial_time
 from onnxfuse.schedule.nests.nest import (
     RECORDS,
     Goal,
@@ -36,7 +36,6 @@ STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB 
 LONG = 1024  # elements of an axis, at least, that is divided at cache lines
 SCARCE = 64  # rows that are too few for all cores of a large machine
 MASKED = 6  # vectors of a line below which masks are faster than loops of their own for padding
-LANE = 700  # picoseconds of an element that is loaded or stored as a scalar
 
 
 def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
@@ -47,7 +46,7 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
     goals = _over_pixels(goals, order, target.lanes)
     axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
-    copy = transposing_phase(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
+    copy = transposing_phase(goals[0], axes, serial_time(t, target.serial), target) if len(goals) == 1 else None
     if copy is not None:
         return copy
     signs = signs_of(g.value for g in goals)
@@ -66,12 +65,12 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
     if window is not None:
-        return _window_phase(t, frame, window[1], m, digits, strip)
+        return _window_phase(serial_time(t, target.serial), frame, window[1], m, digits, strip)
     goals = [g.substituted(digits) for g in goals]
-    work = work_of(t)
+    work = serial_time(t, target.serial)
     if vector is not None and record is None:
         lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
-        work = work + product([a.extent for a in axes]) * LANE * lanes
+        work = work + product([a.extent for a in axes]) * target.serial.scalar_element * lanes
     if vector is not None and points is not None and len(points) > 2 and not _under_masks(goals, vector.axis, target):
         return _phase_in_subranges(
             work, frame, split_goals(goals, vector.axis, points), m, interleaved=record is not None
@@ -219,7 +218,7 @@ def _in_masks(goal: Goal, axis: Axis) -> bool:
 
 
 def _window_phase(
-    t: AlignedJobs, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
+    work: Index, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
 ) -> Phase:
     """The phase of unroll-and-jam window loops, for each of the flattened remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())
@@ -238,7 +237,7 @@ def _window_phase(
         )
         loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
         splits = (Split(first, last, strip.count), *splits)
-    return Phase(splits, work_of(t), tuple(frame.locals), (loop,))
+    return Phase(splits, work, tuple(frame.locals), (loop,))
 
 
 def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:

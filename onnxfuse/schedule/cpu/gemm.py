@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from onnxfuse.cost.serial import contraction
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
-from onnxfuse.ir.products import Product, Unit
+from onnxfuse.ir.products import ProductKind, Unit
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
@@ -33,7 +34,7 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
-from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
+from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
 
 PACKED = "packed"
@@ -42,7 +43,6 @@ SHORTEST_K_SPLIT = 256  # steps of a k-split, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # numbers of k-splits that are measured
 FEWER_ROWS = 2  # rows by which measured tiles may be smaller than the usual ones
-QUANTIZE = 50  # picoseconds to quantize a sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _with_fewer_rows(s: GemmSchedule, tile_rows: int) -> GemmSchedule:
     return replace(s, tile_rows=tile_rows, tiles=tiles, block=max(1, s.block * s.tile_rows // tile_rows))
 
 
-def _k_splits(depth: int, kind: Product, rows: int, target: Cpu) -> int:
+def _k_splits(depth: int, kind: ProductKind, rows: int, target: Cpu) -> int:
     """The number of k-splits for which one split of all rows and of two panels (one prefetched) fits in half of L2."""
     most = target.l2_bytes // 2 // (kind.left.bytes * rows + 2 * kind.right.bytes * target.panel)  # steps of a part
     if depth <= most:
@@ -250,7 +250,7 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
     end = Index.of(Axis("m1", s.rows + 1))
     segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
     made: tuple[Stmt, ...] = ()
-    for part in t.parts or (Part(t.left, Axis("k", t.length), 0),):
+    for part in t.parts or (KSubrange(t.left, Axis("k", t.length), 0),):
         start = left_load(part.load, (*t.ranges, part.axis), t.segments, frame)
         load = replace(start, index=(start.index[0] + part.axis,))
         step = segment * t.length + part.begin
@@ -376,7 +376,7 @@ def _main_phase(
     splits += [] if s.packed_by_task else [Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
+    return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
 
 
 def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
@@ -387,13 +387,10 @@ def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
     return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
-def _work(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
-    """A rough estimate of the serial time in picoseconds: multiply-adds at the peak, and weights read from memory."""
+def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
+    """Picoseconds of one core."""
     columns = product([a.extent for a in t.columns])
-    step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)
-    step = max(1, step // s.unit.speed) if s.unit is not None else step
-    read = round(1e3 / target.bandwidth * t.product.right.bytes)
-    work = (s.rows * step + read) * s.depth * columns
+    time = contraction(s.rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
     if t.zeros is not None:
-        work = work + s.rows * columns * QUANTIZE
-    return work if work != ZERO else ONE
+        time = time + s.rows * columns * target.serial.quantization
+    return time if time != ZERO else ONE

@@ -11,9 +11,9 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Buffer, HorizontalReduce, Let, Loop, ReduceLoop, Stmt, Store
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load, Scalar, variable
 
-TOGETHER = ("sum", "max", "peak", "min")
+TOGETHER = ("sum", "max", "maxnum", "min")
 PARTS, SUMS = "parts", "sums"
 
 
@@ -25,22 +25,28 @@ def share_lane_reductions(
         return stmts, ()
     loop = stmts[0]
     *before, store = loop.body
-    fold = before[-1] if before else None
-    if not isinstance(fold, ReduceLoop) or not isinstance(store, Store) or not _suits(fold, store.value):
+    reduction = before[-1] if before else None
+    if not isinstance(reduction, ReduceLoop) or not isinstance(store, Store) or not _suits(reduction, store.value):
         return stmts, ()
     at = Index.of(row) - first
-    carried = replace(fold, part=(PARTS, at * lanes))
+    carried = replace(reduction, part=(PARTS, at * lanes))
     rows = (replace(loop, body=(*before[:-1], carried)),)
     buffers = (Buffer(PARTS, F32, Index.of(tile_rows * lanes), "local"),)
-    if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
-        return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin, lanes)), buffers
-    read = Let(fold.targets[0], Load(SUMS, (at,), F32))
-    across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin, lanes)
+    if store.value == variable(reduction.targets[0], F32) and store.offset == at:
+        return (*rows, HorizontalReduce(store.buffer, PARTS, reduction.combine, loop.end - loop.begin, lanes)), buffers
+    read = Let(reduction.targets[0], Load(SUMS, (at,), F32))
+    across = HorizontalReduce(SUMS, PARTS, reduction.combine, loop.end - loop.begin, lanes)
     finish = replace(loop, body=(read, store))
     return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tile_rows, lanes)), "local"))
 
 
-def _suits(fold: ReduceLoop, value: Scalar) -> bool:
+def _suits(reduction: ReduceLoop, value: Scalar) -> bool:
     """Whether a reduction has one accumulator in a vector loop, and the stored value depends on nothing else."""
-    alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
-    return fold.scope == "lane" and alone and fold.combine in TOGETHER and fold.dtype == F32 and len(fold.targets) == 1
+    alone = all(not isinstance(n, Load) or n.source == reduction.targets[0] for n in walk(value))
+    return (
+        reduction.scope == "lane"
+        and alone
+        and reduction.combine in TOGETHER
+        and reduction.dtype == F32
+        and len(reduction.targets) == 1
+    )

@@ -13,14 +13,14 @@ from onnxfuse.cost.count import CALL, SEGMENT
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.tasks import few_parts_of
-from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
+from onnxfuse.schedule.cpu.winograd import Windows, WinogradBlocking
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
 LOOPS = 2  # cycles of loop overhead per vector
 
 
-def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping[str, int]) -> float:
+def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes: Mapping[str, int]) -> float:
     """A lower bound of the seconds predicted for a division of the work; 0 if an extent is not known."""
     try:
         images, tiled = ([number(e, sizes) for e in es] for es in ([a.extent for a in w.images], w.tiles(d.transform)))
@@ -31,7 +31,7 @@ def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping
     rows, panels = prod(images) * prod(tiled), -(-columns // target.panel)
     tiles = -(-rows // balanced(product([*(a.extent for a in (*w.images, *w.place))]).constant and rows, target.rows))
     blocks = -(-tiles // d.block)
-    work = int(rows * columns * (size * size * depth * STEP))
+    work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
     threads, _ = few_parts_of(target.cores, work, int(panels if d.by_panels else blocks))
     mine, all_ = panels / threads if d.by_panels else panels, rows if d.by_panels else rows / threads
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)

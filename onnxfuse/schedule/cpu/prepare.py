@@ -16,7 +16,7 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
-from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
+from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
 from onnxfuse.lower import has_reduction
@@ -28,11 +28,11 @@ from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quanti
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
-from onnxfuse.schedule.cpu.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.cpu.operand_order import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
-from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
+from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 from onnxfuse.target import Cpu
 
 
@@ -184,18 +184,18 @@ def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Conta
     return exchanged(c, nest, image, done.places, target.panel)
 
 
-def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
+def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[ProductKind, ...]:
     """The kinds of register tiles, by dtypes, that weights allow; other right sides are copied as float32 per run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
     rows = product([a.extent for a in c.rows]).constant
     if c.zeros is not None:
         return products_of_codes(c.left.dtype, c.right.dtype, target.extras, rows)
-    held = half if half is not None and c.right.dtype == F32 else c.right.dtype
-    return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
+    stored = half if half is not None and c.right.dtype == F32 else c.right.dtype
+    return tuple(dict.fromkeys((*products_for(stored, target.extras, rows), SINGLE)))
 
 
-def _tiled_channels(how: Product, c: Contracted, done: Prepared, target: Cpu) -> Tiled | None:
+def _tiled_channels(how: ProductKind, c: Contracted, done: Prepared, target: Cpu) -> Tiled | None:
     """Windows of one channel for each column; None if channels are not contiguous, or padding is not the zero point."""
     left, zeros, (channel,) = c.left, c.zeros, c.columns
     if how.unit is not None or not isinstance(left, Load) or left.source not in done.places or zeros is None:
@@ -218,7 +218,7 @@ def _tiled_channels(how: Product, c: Contracted, done: Prepared, target: Cpu) ->
     return Tiled(*sides, c.finish, how, zeros, panels=panels, channels=True)
 
 
-def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
+def _tiled_as(how: ProductKind, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     if c.channels:
         return _tiled_channels(how, c, done, target)
     parts = _joined(c, done, how)
@@ -248,7 +248,7 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
 
 
 def _read_in_order(
-    left: Load, c: Contracted, done: Prepared, parts: tuple[Part, ...]
+    left: Load, c: Contracted, done: Prepared, parts: tuple[KSubrange, ...]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Index] | None:
     """The reduction axes in the storage order of a left side, its segments and their length; None if too many.
 
@@ -266,7 +266,7 @@ def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
     return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
 
 
-def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
+def _joined(c: Contracted, done: Prepared, how: ProductKind) -> tuple[KSubrange, ...]:
     """The parts of a left side that is a concatenation of tensors along its only reduction axis; else empty.
 
     Each is contiguous along that axis and has the storage dtype of the tile's rows.
@@ -285,7 +285,7 @@ def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
         place = done.places[load.source]
         if coefficient(place.offset(load.index), axis) != ONE or (axis.extent.constant or 1) % how.step:
             return ()
-        made.append(Part(load, axis, begin))
+        made.append(KSubrange(load, axis, begin))
     return tuple(made)
 
 
@@ -296,8 +296,8 @@ def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     another dtype is converted while it is packed.
     """
     left = c.left
-    held = left.dtype.accumulator == F32 or c.zeros is not None
-    if isinstance(left, Load) and held and left.source in done.places:
+    fits = left.dtype.accumulator == F32 or c.zeros is not None
+    if isinstance(left, Load) and fits and left.source in done.places:
         offset = done.places[left.source].offset(left.index)
         nothing = const(0, left.dtype) if c.zeros is None else c.zeros[0]
         zero = left.otherwise is None or left.otherwise == nothing
@@ -366,7 +366,7 @@ def _quantized_right(
 
 
 def _right(
-    c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: Product
+    c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: ProductKind
 ) -> Load | None:
     """The right side in panels: a constant in panel layout, or a copy made at run time."""
     panel, lane = panels
@@ -375,14 +375,14 @@ def _right(
     n = product([a.extent for a in c.columns])
     at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants:
-        held = how.right
+        stored = how.right
         layout = panel_layout(c, done.shapes[right.source], width, how.step)
-        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
-        if layout is not None and free and (right.dtype == held or how != SINGLE):
-            done.layouts[right.source], done.types[right.source] = layout, held
+        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, stored) == stored
+        if layout is not None and free and (right.dtype == stored or how != SINGLE):
+            done.layouts[right.source], done.types[right.source] = layout, stored
             shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
-            done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
-            return Load(right.source, at, held)
+            done.places[right.source] = Place(right.source, stored, lambda index: flatten(index, shape))
+            return Load(right.source, at, stored)
         if layout is not None and right.dtype == F32:
             return None
     if how != SINGLE:

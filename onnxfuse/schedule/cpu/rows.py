@@ -31,7 +31,7 @@ from onnxfuse.schedule.cpu.tiles import (
     tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
+from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, serial_time
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
@@ -79,7 +79,7 @@ def row_phase(
         splits = (Split(lo, hi, groups), *splits)
     else:
         body = (*before, *body)
-    return Phase(splits, work_of(t), tuple(frame.locals), body, rows=(m, frame.tile_rows))
+    return Phase(splits, serial_time(t, target.serial), tuple(frame.locals), body, rows=(m, frame.tile_rows))
 
 
 SHORT = 1024  # elements of a row, at most, for horizontal reductions of several rows

@@ -14,7 +14,7 @@ from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.lower.scans import Scan
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
+from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, serial_time
 from onnxfuse.schedule.nests.nest import Goal, Level, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
@@ -35,7 +35,7 @@ class _Lines:
     def at(self, n: Index) -> Goal:
         """The store of element `n`, counted from where the scan begins."""
         end = self.scan.axis.extent - 1
-        return self.goal.substituted({self.scan.axis: end - n if self.scan.turned else n})
+        return self.goal.substituted({self.scan.axis: end - n if self.scan.reverse else n})
 
     @property
     def first(self) -> Goal:
@@ -60,7 +60,7 @@ class _Lines:
     def elements(self, over: Sequence[Level]) -> tuple[Stmt, ...]:
         """The stores of all elements, before they are combined."""
         axis, own = self.scan.axis, self.scan.own
-        shift = own if self.scan.turned else -own
+        shift = own if self.scan.reverse else -own
         shifted = self.goal.substituted({axis: Index.of(axis) + shift})
         goal = Goal(self.goal.buffer, self.goal.offset, shifted.value)
         begin, end = Index.of(max(-shift, 0)), axis.extent - max(shift, 0)
@@ -89,14 +89,16 @@ def scan_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phase:
     size = ONE if vector is None else vector.extent
     if vector is None or (size.constant or SHORT * target.lanes) < SHORT * target.lanes:
         lines = _Lines(goal, scan, Level(m), [Level(vector, "vector")] if vector is not None else [])
-        return _side_by_side(lines, work_of(t), apart=cost(goal.value) > 0 and (size.constant or 0) < target.lanes)
+        return _side_by_side(
+            lines, serial_time(t, target.serial), apart=cost(goal.value) > 0 and (size.constant or 0) < target.lanes
+        )
     first, last, begin, end = (Axis(name, a.extent + at) for name, a, at in _edges(m, vector))
     lines = _Lines(goal, scan, Level(m), [Level(vector, "vector", Index.of(begin), Index.of(end))])
     n = Axis("n", scan.axis.extent)
     later = Loop(n, ONE, n.extent, "serial", written([lines.next(Index.of(n), made=False)], lines.vectors))
     body = (*lines.begun(lines.vectors), later)
     splits = (Split(first, last, m.extent), Split(begin, end, vector.extent, target.lanes))
-    return Phase(splits, work_of(t), (), (Loop(m, Index.of(first), Index.of(last), "serial", body),))
+    return Phase(splits, serial_time(t, target.serial), (), (Loop(m, Index.of(first), Index.of(last), "serial", body),))
 
 
 def _edges(m: Axis, vector: Axis) -> Sequence[tuple[str, Axis, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from onnxfuse.cost.serial import updates
 from onnxfuse.ir.affine import split_axes
 from onnxfuse.ir.compose import cost
 from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
@@ -16,13 +17,11 @@ from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Loop, Phase, Split, Stmt
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import work_of
+from onnxfuse.schedule.nests.frame import serial_time
 from onnxfuse.schedule.nests.nest import Level, free_loops, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.nests.updates import Goals, goals_of, landed
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
-
-LANDING = 2000  # picoseconds of an update: an index lookup, and a load from a random address
 
 
 def scatter_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phase:
@@ -58,8 +57,9 @@ def scatter_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> Phas
         body = (Loop(m, Index.of(first), Index.of(last), "serial", body),)
         splits = (Split(first, last, m.extent), *splits)
     count = product([r.extent for r in s.ranges])
-    work = count * LANDING + count * product([a.extent for a in others]) * int(60 + 15 * cost(s.element))
-    return Phase(splits, work_of(t) + work, (), body)
+    updated = product([a.extent for a in others])
+    work = serial_time(t, target.serial) + updates(count, updated, cost(s.element), target.serial)
+    return Phase(splits, work, (), body)
 
 
 def _indices(goals: Goals) -> list[Index]:

@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules, Substitutions
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
@@ -57,7 +57,7 @@ def schedule(
     winograd: bool = False,
     exchange: bool = True,
     check: Check = verified,
-    measured: tuple[tuple[str, str], ...] | None = None,
+    measured: Substitutions | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
@@ -183,7 +183,7 @@ def _nests(
     ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, run_weight_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
-    choices: list[Choice] = []
+    choices: list[RankedSchedules] = []
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not j.nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
@@ -196,10 +196,10 @@ def _nests(
         part, later = parts[at], parts[at + 1 :]
         joined = _in_strips(parts[at:], prepared, scratch, target) if strips else None
         if joined is not None:
-            held, candidates = joined
-            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in held.held))
+            merged, candidates = joined
+            own = replace(ranking.kernel, scratch=tuple(v for v in values if v.name not in merged.on_task))
             candidate, compared = best(replace(ranking, kernel=own), candidates, [])
-            at += held.parts - 1
+            at += merged.parts - 1
         elif part.jobs[0].tiled is not None and _by_itself(part):
             _give_scratch(part, later, prepared, scratch)
             candidate, compared, _ = algorithms.chosen(part)

@@ -35,7 +35,6 @@ RANK, LINE = 4, 2  # dimensions of an image, and the one that counts lines
 ROOM = 0.6  # share of L2 for both images of a strip
 LINES = (1, 2, 4, 7, 14, 28)  # lines of a strip that are considered
 NEAR = 0.5  # share of L1 within which weights are read again for each line
-PICOSECONDS = 10  # of a multiply-add, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class Strips:
         return 2 if self.last is None else 3
 
     @property
-    def held(self) -> tuple[str, ...]:
-        """Values that no buffer of all tasks holds."""
+    def on_task(self) -> tuple[str, ...]:
+        """Names of values that are in local buffers of a task only."""
         return (self.image.nest.name, *((self.made.nest.name,) if self.last is not None else ()))
 
     @property
@@ -126,8 +125,8 @@ def strip_candidates(s: Strips, places: dict[str, Place], target: Cpu) -> Iterat
     for most in sorted({-(-lines // -(-lines // n)) for n in LINES}):
         phase = _phase(s, -(-lines // most), places, target)
         buffers = phase.locals if phase is not None else ()
-        held = sum((b.size.constant or 0) * b.dtype.bytes for b in buffers if b.space == "local")
-        if phase is not None and held <= ROOM * target.l2_bytes:
+        local = sum((b.size.constant or 0) * b.dtype.bytes for b in buffers if b.space == "local")
+        if phase is not None and local <= ROOM * target.l2_bytes:
             yield ScheduleCandidate(f"strips of {most} lines", (phase,))
 
 
@@ -279,7 +278,7 @@ def _convolved(job: Job, begin: Index, end: Index, lines: int, frame: Frame, tar
     blocks = floor_div((end - begin) * each + (block - 1), Index.of(block))
     loop = Loop(rb, ZERO, blocks, "serial", (Bind(t0, at), Bind(t1, at + block, end * each), *body))
     steps = product([a.extent for a in (*tiled.rows, *tiled.ranges, *tiled.columns)])
-    return _Stage(loop, block * pointers, tile_rows, steps * PICOSECONDS)
+    return _Stage(loop, block * pointers, tile_rows, steps * target.serial.multiply_add)
 
 
 def _weight_bytes(t: Tiled) -> int:

@@ -24,7 +24,6 @@ from onnxfuse.target import Cpu
 SHORTEST = 8  # elements of a transposed axis, at least
 LONGEST = 256  # elements of a source's row that are copied in one go
 BLOCK = 64  # of rows that are kept in a buffer
-TRANSPOSE_FACTOR = 4  # cost of a transposing copy over a plain one
 FARTHEST = 2**24  # elements from one step of the result to the next
 TURNED = "turned"  # buffers of blocks, with a number
 FAR = Index.of(2**40)  # above any index
@@ -69,7 +68,7 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
         splits = (*splits, Split(c0, c1, body[0].end))
         body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *body))
-    return Phase(splits, work * TRANSPOSE_FACTOR, tuple(blocks.buffers), (loop,))
+    return Phase(splits, work * target.serial.transposition, tuple(blocks.buffers), (loop,))
 
 
 def _transposed_axes(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:

@@ -33,7 +33,6 @@ from onnxfuse.target import Cpu
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between the matrices of products, so that they do not map to the same cache set
 PAGE = 1024  # elements: rows at such a distance map to the same cache set
-STEP = 10  # picoseconds of a multiply-add
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class WinogradBlocking:
     """How tasks divide the work.
 
     Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks. With `keep` a task
@@ -119,7 +118,7 @@ FilterNests = dict[tuple[int, tuple[int, ...], Index, int], tuple[Stmt, ...]]
 
 
 def winograd_phase(
-    job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+    job: Job, w: Windows, division: WinogradBlocking, places: dict[str, Place], target: Cpu, filters: FilterNests
 ) -> Phase:
     """The one phase of such a convolution. `filters` keeps transformations that its divisions have in common."""
     return _Winograd(job, w, division, places, target, filters).phase()
@@ -129,12 +128,19 @@ class _Winograd:
     """Builds the phase: sizes, axes, and the buffers of a task."""
 
     def __init__(
-        self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu, filters: FilterNests
+        self,
+        job: Job,
+        w: Windows,
+        division: WinogradBlocking,
+        places: dict[str, Place],
+        target: Cpu,
+        filters: FilterNests,
     ) -> None:
         assert job.tiled is not None
         self.filters = filters
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
-        self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
+        self.transform, self.target = division.transform, target
+        self.lanes, self.width = target.lanes, target.panel
         self.size, self.outputs = division.transform.size, division.transform.outputs
         self.depth = w.channel.extent.constant or 0
         shape = (*(a.extent for a in w.images), *w.tiles(division.transform))
@@ -182,7 +188,7 @@ class _Winograd:
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
         split = Split(p0, p1, self.panel.extent) if division.by_panels else Split(b0, b1, blocks)
-        return Phase((split,), self._work(), tuple(self._locals()), body, few=True)
+        return Phase((split,), self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
         n, most = self.size, max(map(len, self.transform.groups))
@@ -375,10 +381,10 @@ class _Winograd:
         steps = zip(self.w.place, self.corner, (line, spot), self.w.dilations, strict=True)
         return {axis: corner + Index.of(at) * d for axis, corner, at, d in steps}
 
-    def _work(self) -> Index:
-        """Serial picoseconds, roughly."""
+    def _serial_time(self) -> Index:
+        """Picoseconds of one core."""
         columns = product([a.extent for a in self.tiled.columns])
-        return self.rows * columns * (self.size * self.size * self.depth * STEP)
+        return self.rows * columns * (self.size * self.size * self.depth * self.target.serial.multiply_add)
 
 
 def _guarded(left: Load, w: Windows) -> Load:

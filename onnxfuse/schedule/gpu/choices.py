@@ -15,7 +15,7 @@ from onnxfuse.ir.launch import ALIGNED, MOST_THREADS
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.division import BLOCK, SEVERAL, Division
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, SEVERAL, ThreadMapping
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Gpu
@@ -29,7 +29,7 @@ MANY = 16  # accesses to rows that are too long for that, and still are kept in 
 LONG_BLOCK = 512  # threads at a long row that is not kept
 
 
-def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[Division]:
+def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[ThreadMapping]:
     """Divisions of the rows of a phase, whose elements have `least` bytes or more; the last one fits everything.
 
     Rows that lie side by side have a thread each where they fill the GPU so. Else threads of a row read with strides:
@@ -38,7 +38,7 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
     totals = [product([a.extent for a in j.nest.axes if a not in t.shared]) for j in t.jobs]
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     totals += [product([r.extent for r in n.ranges]) for n in reduces]
-    alone = Division("thread", 1, BLOCK, 1)
+    alone = ThreadMapping("thread", 1, BLOCK, 1)
     longest = max((n.constant or 0 for n in totals), default=0)
     unknown = any(n.constant is None for n in totals)
     ordered = any(MONOIDS[n.combine].numpy is None for n in reduces)
@@ -46,7 +46,7 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
     filling = rows is None or unknown or 2 * rows >= target.sms * BLOCK
     if ordered or (not unknown and longest <= SHORT) or (filling and _side_by_side(t, places)):
         yield alone
-        yield Division("thread", 1, BLOCK, 1, kept=False)
+        yield ThreadMapping("thread", 1, BLOCK, 1, kept=False)
         return
     whole = [w for w in WIDTHS if w * least <= ALIGNED]
     widths = [w for w in whole if all(divides(Index.of(w), n) is not None for n in totals if n != ONE)]
@@ -55,13 +55,13 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
             for threads in _teams(longest, width):
                 yield _division(threads, width)
     for width in widths:
-        yield Division("block", LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK, 1, width, kept=False)
+        yield ThreadMapping("block", LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK, 1, width, kept=False)
 
 
-def _division(threads: int, width: int) -> Division:
+def _division(threads: int, width: int) -> ThreadMapping:
     if threads <= WARP:
-        return Division("warp", threads, SEVERAL // threads, width)
-    return Division("block", threads, 1, width)
+        return ThreadMapping("warp", threads, SEVERAL // threads, width)
+    return ThreadMapping("block", threads, 1, width)
 
 
 def _teams(longest: int, width: int) -> Iterator[int]:

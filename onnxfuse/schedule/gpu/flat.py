@@ -10,7 +10,7 @@ from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from onnxfuse.ir.kernel import Phase, Store
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
@@ -31,7 +31,7 @@ def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: 
         if last_pieces is None:
             return None
         extents = (*extents[:-1], last_pieces)
-    row, launch = over_rows(Division("thread", 1, BLOCK, width), product(extents), target)
+    row, launch = over_rows(ThreadMapping("thread", 1, BLOCK, width), product(extents), target)
     digits = dict(zip(axes, unflatten(Index.of(row), extents), strict=True))
     if width > 1:
         digits[axes[-1]] = digits[axes[-1]] * width + v
@@ -49,7 +49,7 @@ def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: 
                 writer.store(Store(place.buffer, writer.index(place.offset(dims)), made[job.nest.name]))
 
     writer.loop([Level(v, "vector")] if width > 1 else [], (), fill)
-    body = around(Division("thread", 1, BLOCK, width), row, tuple(writer.at[0]))
+    body = around(ThreadMapping("thread", 1, BLOCK, width), row, tuple(writer.at[0]))
     return Phase((), ONE, (), body, launch=launch)
 
 

@@ -12,16 +12,16 @@ from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.launch import LibraryProduct
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load, Scalar, variable
 from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Place, dense
-from onnxfuse.schedule.gpu.products import Product
+from onnxfuse.schedule.gpu.products import MatrixProduct
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
 TYPES = (F32, F16, BF16)
 
 
-def with_library(p: Product, places: Mapping[str, Place], target: Gpu) -> Product:
+def with_library(p: MatrixProduct, places: Mapping[str, Place], target: Gpu) -> MatrixProduct:
     """The product, computed by cuBLASLt where that can do so and is predicted to be faster.
 
     Its own tile, for where the library is not there, then has the whole depth, so that it is one phase. A tile that was
@@ -40,11 +40,11 @@ def with_library(p: Product, places: Mapping[str, Place], target: Gpu) -> Produc
     return replace(p, tile=tile, library=found) if theirs < own else p
 
 
-def library_product(p: Product, places: Mapping[str, Place]) -> LibraryProduct | None:
+def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryProduct | None:
     """The call that computes a product; None where it has other operands than matrices, or another epilogue."""
     dtype = p.nest.dtype
     made = places.get(p.nest.name) or dense(p.nest.name, dtype, p.nest.shape)  # a value of the kernel goes to scratch
-    epilogue = epilogue_of(p.finish, Load(SUM, (), F32), p.columns)
+    epilogue = epilogue_of(p.finish, variable(SUM, F32), p.columns)
     columns, depth = (product([a.extent for a in axes]).constant for axes in (p.columns, p.depth))
     if epilogue is None or p.numbers or p.batch or not columns or not depth or dtype not in TYPES:
         return None
@@ -71,7 +71,7 @@ def library_product(p: Product, places: Mapping[str, Place]) -> LibraryProduct |
         bias[0],
         residual[0],
         epilogue.activation,
-        turned=plain is None,
+        transposed=plain is None,
     )
 
 

@@ -9,11 +9,11 @@ from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.product_cores import ProductByCores
 from onnxfuse.schedule.gpu.product_threads import ProductByThreads
-from onnxfuse.schedule.gpu.products import Product
+from onnxfuse.schedule.gpu.products import MatrixProduct
 from onnxfuse.target import Gpu
 
 
-def product_phase(p: Product, places: Mapping[str, Place], target: Gpu) -> Phase:
+def product_phase(p: MatrixProduct, places: Mapping[str, Place], target: Gpu) -> Phase:
     """The phase of a product."""
     block = ProductByCores if p.tile.core is not None else ProductByThreads
     return replace(block(p, places).phase(target), library=p.library)

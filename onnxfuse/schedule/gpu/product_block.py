@@ -20,9 +20,9 @@ from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of
-from onnxfuse.schedule.gpu.staged import ROW, WIDTHS, Matrix, copied, side_by_side, staged, turned
+from onnxfuse.schedule.gpu.builders import at, axis, loop, of
+from onnxfuse.schedule.gpu.products import MatrixProduct, Numbers, at_row, in_block, number_of, split_of
+from onnxfuse.schedule.gpu.shared_copies import ROW, WIDTHS, Matrix, copied, side_by_side, staged, transposed
 from onnxfuse.schedule.gpu.tiles import padded, ragged
 from onnxfuse.target import Gpu
 
@@ -34,7 +34,7 @@ LEFT, RIGHT, MADE = "tile_of_left", "tile_of_right", "made"
 class ProductBlock(ABC):
     """Writes the statements of a phase; what multiplies is left to those who derive from it."""
 
-    p: Product
+    p: MatrixProduct
     places: Mapping[str, Place]
 
     # What derives says ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class ProductBlock(ABC):
     @property
     def made_pitch(self) -> int:
         """From one row of sums to the next."""
-        return self.p.tile.made_pitch(turned=self.p.turned)
+        return self.p.tile.made_pitch(transposed=self.p.transposed)
 
     @property
     def first_row(self) -> Index:
@@ -220,7 +220,7 @@ class ProductBlock(ABC):
         """Each thread's part of a row: threads side by side read what lies side by side."""
         t = self.p.tile
         thread, parts, name = axis(f"t_{n.name}", t.threads), t.threads // t.rows, f"%part {n.name}"
-        across = Index.of(t.rows if turned(self.p.rows, self.p.depth, self.p.left, self.places) else parts)
+        across = Index.of(t.rows if transposed(self.p.rows, self.p.depth, self.p.left, self.places) else parts)
         high, low = floor_div(Index.of(thread), across), modulo(Index.of(thread), across)
         row, part = (low, high) if across == Index.of(t.rows) else (high, low)
         reduce = outermost(self.number(n, row))
@@ -253,10 +253,10 @@ class ProductBlock(ABC):
     def stored(self) -> Stmt:
         """What is made of the sums, and where that goes: side by side, as the result lies."""
         t, place = self.p.tile, self.places[self.p.nest.name]
-        turned, few_rows = self.p.turned, ragged(self.rows, t.rows)
+        transposed, few_rows = self.p.transposed, ragged(self.rows, t.rows)
         few_columns = self.p.sizes.columns % t.columns > 0
-        long, short = (t.rows, t.columns) if turned else (t.columns, t.rows)
-        few, extent = (few_rows, self.rows) if turned else (few_columns, Index.of(self.p.sizes.columns))
+        long, short = (t.rows, t.columns) if transposed else (t.columns, t.rows)
+        few, extent = (few_rows, self.rows) if transposed else (few_columns, Index.of(self.p.sizes.columns))
         for width in (w for w in WIDTHS if w * max(F32.bytes, place.dtype.bytes) <= ALIGNED and long % w == 0):
             if width > 1 and few and _apart(extent, width):
                 continue
@@ -264,13 +264,13 @@ class ProductBlock(ABC):
             e, v = axis("e", short * pieces), axis("v", width)
             across, piece = floor_div(Index.of(e), Index.of(pieces)), modulo(Index.of(e), Index.of(pieces)) * width
             along = piece + v if width > 1 else piece
-            row, column = (along, across) if turned else (across, along)
+            row, column = (along, across) if transposed else (across, along)
             total = at(MADE, row * self.made_pitch + column)
             body = self.result(self.first_row + row, self.first_column + column, total)
             if width > 1 and not _aligned(body, v, width):
                 continue
             made: tuple[Stmt, ...] = (loop(v, "vector", *body),) if width > 1 else body
-            row, column = (piece, across) if turned else (across, piece)
+            row, column = (piece, across) if transposed else (across, piece)
             guards = [Guard(self.first_row + row, self.rows)] if few_rows else []
             guards += [Guard(self.first_column + column, Index.of(self.p.sizes.columns))] if few_columns else []
             return loop(e, "thread", *((When(tuple(guards), made),) if guards else made))

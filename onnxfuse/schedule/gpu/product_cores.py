@@ -8,8 +8,8 @@ from onnxfuse.ir.fragments import WARP, Core, Fragment, side_by_side
 from onnxfuse.ir.index import Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Buffer, Stmt, Store
 from onnxfuse.ir.launch import Mma
+from onnxfuse.schedule.gpu.builders import at, axis, elements, loop
 from onnxfuse.schedule.gpu.product_block import LEFT, MADE, RIGHT, ProductBlock
-from onnxfuse.schedule.gpu.shorthand import at, axis, elements, loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from onnxfuse.cost.gpu_products import PIECE
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Buffer, Stmt, Store
+from onnxfuse.schedule.gpu.builders import at, axis, loop, plus, times, wide
 from onnxfuse.schedule.gpu.product_block import LEFT, MADE, RIGHT, ProductBlock
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, plus, times, wide
 
 
 @dataclass(frozen=True, slots=True)

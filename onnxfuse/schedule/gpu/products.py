@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cost.gpu_products import Sizes, Tile, seconds_of, tiles_of
+from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of
 from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.contraction import After, Contraction, contraction_of, scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.kernel import Choice
+from onnxfuse.ir.kernel import RankedSchedules
 from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
-from onnxfuse.schedule.gpu.staged import ROW
+from onnxfuse.schedule.gpu.shared_copies import ROW
 from onnxfuse.target import MOST_ROWS, Gpu
 
 CANDIDATES = 24  # tiles of a product that may be measured
@@ -44,7 +44,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """For each batch, row and column: `finish` of the sum over `depth` of left * right; axes are those of `nest`.
 
     Sums of a tile with splits are parts, which something behind adds up. `numbers` of rows come first; `consumed` are
@@ -61,12 +61,12 @@ class Product:
     finish: Scalar
     numbers: tuple[Numbers, ...]
     sizes: Sizes
-    tile: Tile
+    tile: BlockTile
     consumed: frozenset[str] = frozenset()
     library: LibraryProduct | None = None
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """Whether rows lie side by side in the result."""
         return self.nest.axes[-1] in self.rows
 
@@ -84,7 +84,7 @@ def product_of(
     places: Mapping[str, Place],
     target: Gpu,
     measured: Mapping[str, str] = {},
-) -> Product | None:
+) -> MatrixProduct | None:
     """A definition as a product; None where it is none that tiles are worth.
 
     `measured` has tiles, by their text, to be taken instead of those predicted best.
@@ -106,7 +106,7 @@ def _made(
     measured: Mapping[str, str],
     *,
     prologue: bool,
-) -> Product | None:
+) -> MatrixProduct | None:
     before = _before(d, by_name, outputs) if prologue else {}
     inlined = {n: (x.axes, x.value) for n, x in before.items() if not _reduces(x)}
     if prologue and not inlined:
@@ -160,7 +160,7 @@ def _divided(
     before: Mapping[str, Definition],
     target: Gpu,
     measured: Mapping[str, str],
-) -> Product | None:
+) -> MatrixProduct | None:
     """The parts of a product with its sides as they stand; None where they do not fit."""
     batch, rows, columns, depth = (size(axes) for axes in (c.batch, c.rows, c.columns, c.ranges))
     if not columns or not depth or min(columns, depth) < FEWEST or (rows is not None and rows <= MOST_ROWS):
@@ -187,14 +187,14 @@ def _divided(
         return None
     wanted = measured.get(str(tiles[0]))
     tile = next((t for t in tiles if str(t) == wanted), tiles[0])
-    total: Scalar = Load(SUM, (), F32)
+    total: Scalar = variable(SUM, F32)
     for fn, by in after:
         total = apply(fn, total, by)
     finish = rebuild(nest.value, lambda n: total if n == whole else None, lambda e: e)
     consumed = frozenset(before)
     if consumed & {n.source for n in loads(finish)}:
         return None
-    return Product(
+    return MatrixProduct(
         nest, c.batch, c.rows, c.columns, c.ranges, left, right, finish, tuple(numbers.values()), sizes, tile, consumed
     )
 
@@ -312,7 +312,7 @@ def _deep(right: Scalar, c: Contraction) -> bool:
     return bool(found) and all(along) and not any(coefficient(e, c.columns[-1]) == ONE for e in last)
 
 
-def in_parts(p: Product, d: Definition) -> tuple[Product, Definition]:
+def in_parts(p: MatrixProduct, d: Definition) -> tuple[MatrixProduct, Definition]:
     """A product whose blocks have parts of the depth: their sums, and what is made of these.
 
     Sums go to a value of their own, with an axis in front that tells the parts apart.
@@ -335,10 +335,10 @@ def in_parts(p: Product, d: Definition) -> tuple[Product, Definition]:
         dims=(number_of(split_of(p.tile)), *p.nest.dims),
         output=False,
     )
-    return replace(p, nest=nest, finish=Load(SUM, (), F32)), replace(d, value=value)
+    return replace(p, nest=nest, finish=variable(SUM, F32)), replace(d, value=value)
 
 
-def split_of(t: Tile) -> Axis:
+def split_of(t: BlockTile) -> Axis:
     """Which part of the depth a block has."""
     return Axis("split", Index.of(t.splits))
 
@@ -354,7 +354,7 @@ def at_row(n: Numbers, row: Index) -> Scalar:
     return substitute_axes(n.value, dict(zip(n.axes, digits, strict=True)))
 
 
-def choice_of(p: Product, target: Gpu) -> Choice:
+def choice_of(p: MatrixProduct, target: Gpu) -> RankedSchedules:
     """The tiles that a product may have, with predicted seconds, best first: those that are near the best."""
     found = [(str(t), seconds_of(p.sizes, t, target)) for t in tiles_of(p.sizes, target)[:CANDIDATES]]
-    return Choice(tuple((name, seconds) for name, seconds in found if seconds <= NEAR * found[0][1]))
+    return RankedSchedules(tuple((name, seconds) for name, seconds in found if seconds <= NEAR * found[0][1]))

@@ -16,10 +16,10 @@ from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product, substitute, unflatten
 from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
 from onnxfuse.ir.launch import ALIGNED, Scope, Sync
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Load, Reduce, Scalar, variable
 from onnxfuse.schedule.analysis.memory import Place, dense
-from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over_rows
-from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.row_steps import Made, RowStep, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, around, once, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.target import Gpu, block_shared
@@ -37,7 +37,9 @@ class Phased:
     scratch: tuple[Buffer, ...]
 
 
-def row_phase(t: AlignedJobs, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
+def row_phase(
+    t: AlignedJobs, d: ThreadMapping, places: Mapping[str, Place], kept: set[str], target: Gpu
+) -> Phased | None:
     """The phase in a division; None where registers do not suffice for it."""
     row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
@@ -64,7 +66,7 @@ def row_phase(t: AlignedJobs, d: Division, places: Mapping[str, Place], kept: se
 class _Storage:
     """Storage of values between the steps of a phase (registers, shared memory or scratch), and loads done once."""
 
-    def __init__(self, d: Division, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
+    def __init__(self, d: ThreadMapping, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
         self.most = most  # bytes of rows in shared memory
         self.division, self.places, self.digits = d, dict(places), digits
         self.by_value: dict[str, Buffer] = {}  # registers
@@ -79,7 +81,7 @@ class _Storage:
         """All buffers in registers."""
         return [*self.by_value.values(), *self.by_load.values()]
 
-    def hold(self, made: Made, later: Sequence[Step], kept: set[str]) -> None:
+    def hold(self, made: Made, later: Sequence[RowStep], kept: set[str]) -> None:
         """Registers where threads read what they have made, else memory; none where nobody of the phase reads it."""
         name, across = made.nest.name, made.columns
         assert across is not None
@@ -111,7 +113,7 @@ class _Storage:
         """A new buffer for what a thread has of the elements of a row."""
         return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
 
-    def load_once(self, steps: Sequence[Step], values: Mapping[str, Made]) -> None:
+    def load_once(self, steps: Sequence[RowStep], values: Mapping[str, Made]) -> None:
         """Registers for what several steps load at the same place in a row."""
         found = Counter[tuple[Load, Columns]]()
         for step in steps:
@@ -130,13 +132,13 @@ class _Storage:
 class _Body:
     """The statements about a row, written step by step."""
 
-    def __init__(self, d: Division, values: Mapping[str, Made], storage: _Storage, kept: set[str]) -> None:
+    def __init__(self, d: ThreadMapping, values: Mapping[str, Made], storage: _Storage, kept: set[str]) -> None:
         self.division, self.values, self.storage, self.kept = d, values, storage, kept
         self.writer = ThreadWriter([], at=[[]])
         self.results: dict[str, Scalar] = {}  # of rows: values and reductions
         self.loaded: set[Load] = set()
 
-    def step(self, step: Step) -> None:
+    def step(self, step: RowStep) -> None:
         """One step."""
         if step.reduce is not None:
             self.reduce(step, step.reduce)
@@ -145,7 +147,7 @@ class _Body:
         else:
             self.of_elements(step, step.columns)
 
-    def reduce(self, step: Step, x: Reduce) -> None:
+    def reduce(self, step: RowStep, x: Reduce) -> None:
         """A reduction over the row, by all that are at it."""
         across = step.columns
         assert across is not None
@@ -156,9 +158,9 @@ class _Body:
         made = self.writer.reduction(replace(x, body=body, ranges=()), 0, across.loops, across.guards, scope)
         self.writer.before = None
         for slot, name in enumerate(made):
-            self.results[slot_of(step.name, slot)] = Load(name, (), x.body[slot].dtype)
+            self.results[slot_of(step.name, slot)] = variable(name, x.body[slot].dtype)
 
-    def of_row(self, step: Step) -> None:
+    def of_row(self, step: RowStep) -> None:
         """A value of the whole row, which everybody at it computes."""
         made = self.writer.value(self.scalar(step.value, step))
         self.results[step.name] = made
@@ -166,7 +168,7 @@ class _Body:
         if nest.output or step.name in self.kept:
             self.writer.at[0].append(once(self.division, self.stored(step, made)))
 
-    def of_elements(self, step: Step, across: Columns) -> None:
+    def of_elements(self, step: RowStep, across: Columns) -> None:
         """A value of each element of the row."""
         fresh, value = self.fresh(step), self.scalar(step.value, step)
         register = self.storage.by_value.get(step.name)
@@ -185,7 +187,7 @@ class _Body:
         if step.name in self.storage.met:
             self.writer.at[0].append(Sync(TEAMS[self.division.team]))
 
-    def fresh(self, step: Step) -> list[tuple[Load, Load]]:
+    def fresh(self, step: RowStep) -> list[tuple[Load, Load]]:
         """Loads of a step that others will read from registers: as they stand there, and as they are read."""
         mine = {load for x in step.scalars for load in loads(x) if load in self.storage.by_load}
         new = [load for load in self.storage.by_load if load in mine and load not in self.loaded]
@@ -203,12 +205,12 @@ class _Body:
             self.writer.store(Store(self.storage.by_load[load].name, across.register, self.writer.value(read)))
             self.loaded.add(load)
 
-    def scalar(self, x: Scalar, step: Step) -> Scalar:
+    def scalar(self, x: Scalar, step: RowStep) -> Scalar:
         """A value of a step with what the phase made before, and all else read from where it lies."""
         named = rebuild(x, lambda n: self.results.get(n.source) if isinstance(n, Load) and not n.index else None, _same)
         return resolved(named, lambda load: self.read(load, step), self.storage.places)
 
-    def read(self, load: Load, step: Step) -> Scalar | None:
+    def read(self, load: Load, step: RowStep) -> Scalar | None:
         """What stands for an element in registers, or for a value of the row."""
         across = step.columns
         buffer = self.storage.by_load.get(load) if load in self.loaded else self.storage.by_value.get(load.source)
@@ -217,7 +219,7 @@ class _Body:
             return Load(buffer.name, (across.register,), load.dtype)
         return self.results.get(load.source)
 
-    def stored(self, step: Step, value: Scalar) -> Store:
+    def stored(self, step: RowStep, value: Scalar) -> Store:
         """The store of a value where it lies."""
         made, place = self.values[step.name], self.storage.places[step.name]
         digits = dict(self.storage.digits)

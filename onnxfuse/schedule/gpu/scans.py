@@ -19,7 +19,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.lower.scans import Scan, scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.nest import Level, order_of
 from onnxfuse.target import Gpu
@@ -66,7 +66,7 @@ def scan_phase(s: Lines, places: Mapping[str, Place], target: Gpu) -> Phase:
     others = order_of([a for a in s.nest.axes if a != axis], offset)
     extents = tuple(a.extent for a in others)
     threads = _threads(s, offset, extents, target)
-    d = Division("thread", 1, BLOCK, 1) if threads == 1 else Division("block", threads, 1, 1)
+    d = ThreadMapping("thread", 1, BLOCK, 1) if threads == 1 else ThreadMapping("block", threads, 1, 1)
     row, launch = over_rows(d, product(extents), target)
     digits = dict(zip(others, unflatten(Index.of(row), extents), strict=True))
     made = _Body(s, places, digits, threads)
@@ -147,7 +147,7 @@ class _Body:
 
     def step(self, at: Index, *, store: bool) -> None:
         """One element, counted from where the scan begins: combined with those before it, and stored."""
-        spot = self.length - 1 - at if self.s.scan.turned else at
+        spot = self.length - 1 - at if self.s.scan.reverse else at
         digits = {**self.digits, self.s.scan.axis: spot}
         element = resolved(substitute_axes(self.s.nest.value, digits), lambda _: None, self.places)
         place = self.places[self.s.nest.name]

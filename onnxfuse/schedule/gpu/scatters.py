@@ -17,7 +17,7 @@ from onnxfuse.ir.kernel import Phase, Store
 from onnxfuse.lower.scatters import Scatter, scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place
-from onnxfuse.schedule.gpu.division import BLOCK, Division, around, over_rows
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK, ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter
 from onnxfuse.schedule.nests.nest import Level, order_of
 from onnxfuse.schedule.nests.updates import goals_of, landed
@@ -79,7 +79,7 @@ def updating_phase(u: Updates, places: Mapping[str, Place], target: Gpu) -> Phas
     _, update = goals_of(u.nest.name, u.scatter, places)
     mine, at = u.lines
     axes = (*at, *order_of(mine, places[u.nest.name].offset(u.nest.dims)))
-    d = Division("thread", 1, BLOCK, 1)
+    d = ThreadMapping("thread", 1, BLOCK, 1)
     row, launch = over_rows(d, product([a.extent for a in axes]), target)
     digits = dict(zip(axes, unflatten(Index.of(row), tuple(a.extent for a in axes)), strict=True))
     update = update.substituted(digits)

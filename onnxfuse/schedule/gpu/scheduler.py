@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Kernel, Phase, Substitutions
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
@@ -25,19 +25,19 @@ from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
-from onnxfuse.schedule.gpu.digits import in_order_read, split_as_read
+from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.library import with_library
 from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
-from onnxfuse.schedule.gpu.products import Product, choice_of, in_parts, product_of
+from onnxfuse.schedule.gpu.products import MatrixProduct, choice_of, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.scans import Lines, lines_of, scan_phase
 from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_of, updates_of, updating_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
-from onnxfuse.schedule.gpu.turned import turned_phase
+from onnxfuse.schedule.gpu.transpose import transposing_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -54,23 +54,18 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = AlignedJobs | Attention | InParts | Lines | Skinny | Product | Updates  # what a phase makes
+Part = AlignedJobs | Attention | InParts | Lines | Skinny | MatrixProduct | Updates  # what a phase makes
 
 
 def schedule(
     lowered: Lowered,
     layouts: Mapping[str, Layout],
-    constants: Container[str],
     target: Gpu,
-    half: DType | None = None,
-    run_weight_bytes: float = 0.0,
     *,
-    winograd: bool = False,
-    exchange: bool = True,
     check: Check = verified,
-    measured: tuple[tuple[str, str], ...] | None = None,
+    measured: Substitutions | None = None,
 ) -> Kernel | Decision:
-    """The kernel of a group, or why there is none yet. What packs weights is of other targets, and asked of them.
+    """The kernel of a group, or why there is none yet.
 
     `check` sees the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
     taken where the first would be.
@@ -91,7 +86,7 @@ def schedule(
 
 
 @lru_cache(256)
-def _scheduled(c: Canonical, target: Gpu, measured: tuple[tuple[str, str], ...]) -> Kernel | Decision:
+def _scheduled(c: Canonical, target: Gpu, measured: Substitutions) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
     if any(map(one_after_the_other, c.definitions)):
         reason = "so many updates of a scatter to so few lines would be applied one after the other"
@@ -122,7 +117,7 @@ def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
         phases.append(made.phase)
         scratch += made.scratch
-    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, Product))
+    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, MatrixProduct))
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases), choices=choices)
 
 
@@ -156,7 +151,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mappin
         waiting += [start_of(part)] if isinstance(part, Updates) else []
         parts += _rows(waiting, c.apart, outputs, places, target)
         waiting = []
-        if isinstance(part, Product) and part.tile.splits > 1:
+        if isinstance(part, MatrixProduct) and part.tile.splits > 1:
             part, last = in_parts(part, d)
             places[part.nest.name] = dense(part.nest.name, part.nest.dtype, part.nest.shape)
             waiting = [last]
@@ -220,9 +215,9 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return Phased(phase, ())
         part = partition([Job(part.nest)])[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
-        turned = turned_phase(part, places, target)
-        if turned is not None:
-            return Phased(turned, ())
+        transposing = transposing_phase(part, places, target)
+        if transposing is not None:
+            return Phased(transposing, ())
         for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
@@ -238,13 +233,15 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
     raise AssertionError("schedule: no division fits a phase")
 
 
-def _own_phase(part: Attention | InParts | Lines | Product | Updates, places: dict[str, Place], target: Gpu) -> Phase:
+def _own_phase(
+    part: Attention | InParts | Lines | MatrixProduct | Updates, places: dict[str, Place], target: Gpu
+) -> Phase:
     """The phase of a part that is one whatever it looks like."""
     if isinstance(part, Lines):
         return scan_phase(part, places, target)
     if isinstance(part, Updates):
         return updating_phase(part, places, target)
-    if isinstance(part, Product):
+    if isinstance(part, MatrixProduct):
         return product_phase(part, places, target)
     whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
     phase = attention_phase(whole, places, target, divided)

@@ -16,12 +16,12 @@ from onnxfuse.ir.index import ONE, Axis, Index, floor_div, greatest, least, modu
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import Launch, Sync
-from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
+from onnxfuse.ir.scalar import Guard, Scalar, apply, const, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Nest, Place, flat, nest_of
+from onnxfuse.schedule.gpu.builders import at, axis, loop, plus, times, wide
 from onnxfuse.schedule.gpu.choices import aligned
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, plus, times, wide
 from onnxfuse.target import MOST_ROWS, Gpu
 
 THREADS = 256  # of a block
@@ -73,7 +73,7 @@ def skinny_of(d: Definition, outputs: Sequence[str], places: Mapping[str, Place]
         if not across:
             continue
         chosen = next((n for n in across if columns // (n * SIDE) >= target.sms), across[-1])
-        total: Scalar = Load(SUM, (), F32)
+        total: Scalar = variable(SUM, F32)
         for fn, by in scaled[1]:
             total = apply(fn, total, by)
         finish = rebuild(nest.value, lambda n, total=total: total if n == whole else None, lambda e: e)  # type: ignore[misc]  # bound as a default
@@ -128,7 +128,7 @@ def _sums(s: Skinny, places: Mapping[str, Place], first: Index, depth: int) -> t
         return flat(rebuild(part, lambda n: None, lambda e: substitute(e, values)), places)
 
     place = Index.of(m) * SIDE + v
-    more = Store("sums", place, plus(at("sums", place), times(Load("%left", (), F32), at("of_matrix", Index.of(v)))))
+    more = Store("sums", place, plus(at("sums", place), times(variable("%left", F32), at("of_matrix", Index.of(v)))))
     step: tuple[Stmt, ...] = (
         wide(v, Store("of_matrix", Index.of(v), of(s.right, where | columns))),
         loop(m, "unroll", Let("%left", of(s.left, where | _digits(s.rows, Index.of(m)))), loop(v, "unroll", more)),
@@ -151,8 +151,8 @@ def _finished(s: Skinny, places: Mapping[str, Place], first: Index) -> tuple[Stm
     row, column = floor_div(Index.of(e), Index.of(width)), modulo(Index.of(e), Index.of(width))
     digits = _digits(s.rows, row) | _digits(s.columns, first + column)
     total = Accumulate(("%total",), "sum", (at("parts", Index.of(part) * (rows * width) + e),))
-    summed = Load("%total", (), F32)
-    made = rebuild(s.finish, lambda n: summed if n == Load(SUM, (), F32) else None, lambda i: substitute(i, digits))
+    summed = variable("%total", F32)
+    made = rebuild(s.finish, lambda n: summed if n == variable(SUM, F32) else None, lambda i: substitute(i, digits))
     place = places[s.nest.name]
     offset = place.offset(tuple(substitute(i, digits) for i in s.nest.dims))
     return (

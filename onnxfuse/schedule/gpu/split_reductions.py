@@ -18,9 +18,9 @@ from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.analysis.parts import divided
-from onnxfuse.schedule.gpu.division import BLOCK
+from onnxfuse.schedule.analysis.two_stage import divided
 from onnxfuse.schedule.gpu.phases import LONG
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK
 from onnxfuse.target import Gpu
 
 PIECE = 1 << 13  # elements of a part of a row, at least
@@ -30,14 +30,14 @@ ORDERED = 128  # elements of such a row from which on it is divided
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitReductions:
     """Definitions with some reductions in parts, and the names of the parts, which have phases of their own."""
 
     definitions: tuple[Definition, ...]
     parts: frozenset[str]
 
 
-def split_reductions(definitions: Sequence[Definition], places: Mapping[str, Place], target: Gpu) -> Split:
+def split_reductions(definitions: Sequence[Definition], places: Mapping[str, Place], target: Gpu) -> SplitReductions:
     """The definitions with reductions in parts where that fills a GPU better."""
     made: list[Definition] = []
     names: set[str] = set()
@@ -47,7 +47,7 @@ def split_reductions(definitions: Sequence[Definition], places: Mapping[str, Pla
             made += parts
             names |= {p.name for p in parts}
         made.append(d)
-    return Split(tuple(made), frozenset(names))
+    return SplitReductions(tuple(made), frozenset(names))
 
 
 def _in_parts(d: Definition, places: Mapping[str, Place], target: Gpu, at: int) -> tuple[Definition, ...] | None:

@@ -20,7 +20,7 @@ KEYS = (64, 32, 16)  # at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class AttentionTile:
     """`rows` queries against `keys` at a time. Rows of matrices in shared memory are padded, so that neighbours lie in
     other banks. `team` lanes are at a row of scores.
     """
@@ -77,7 +77,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadTile(Tile):
+class ThreadTile(AttentionTile):
     """Thread (y, x) of `high` x `wide` has every high-th row from y on, every wide-th key from x on, and every wide-th
     piece of columns.
     """
@@ -112,7 +112,7 @@ class ThreadTile(Tile):
 
 
 @dataclass(frozen=True, slots=True)
-class CoreTile(Tile):
+class CoreTile(AttentionTile):
     """Warps of 16 rows each, `wide` of them at the same rows, each at every wide-th eight keys or columns."""
 
     team: ClassVar[int] = WARP
@@ -153,7 +153,7 @@ class CoreTile(Tile):
 
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
         """The same, and powers apart from scores, as their type is another."""
-        return [*Tile.shared(self, once=once), ("powers", self.dtype, self.rows * self.power_pitch)]
+        return [*AttentionTile.shared(self, once=once), ("powers", self.dtype, self.rows * self.power_pitch)]
 
 
 def padded(size: int) -> int:
@@ -180,19 +180,19 @@ def sizes_of(a: Attention) -> tuple[Index, Index, Index, int | None, int | None]
     return batch, rows, keys, depth.constant, columns.constant
 
 
-def tile_of(a: Attention, target: Gpu) -> Tile | None:
+def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
     """The tile of least predicted time; None where an attention is too deep, or of unknown depth."""
     batch, rows, keys, depth, columns = sizes_of(a)
     if not depth or not columns or max(depth, columns) > MOST_DEPTH:
         return None
     core = next((c for c in TENSOR_CORES if c.left.dtype == a.dtype), None)
     most = block_shared(target)
-    found: list[Tile] = []
+    found: list[AttentionTile] = []
     if core is not None and target.capability >= CORES_SINCE:
         found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
-    return min(found, key=lambda t: (_turns(t, *sizes, target), -t.rows * t.keys), default=None)
+    return min(found, key=lambda t: (_tile_cost(t, *sizes, target), -t.rows * t.keys), default=None)
 
 
 def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
@@ -213,7 +213,7 @@ def _core_tiles(depth: int, columns: int, core: Core) -> Iterator[CoreTile]:
                 yield CoreTile(core.m * warps // wide, keys, depth, columns, wide, core)
 
 
-def _turns(t: Tile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
+def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
     """Roughly what a tile costs: products in vain, reads of shared memory for each, and blocks that wait in line."""
     many = rows is None or keys is None or batch is None
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Accumulate, ReduceLoop, ReduceScope, Stmt
-from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, variable
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.nest import Level
 from onnxfuse.schedule.nests.writer import ROUNDS, Writer, in_parts, lifted, use_counts
@@ -35,7 +35,7 @@ class ThreadWriter(Writer):
         names = self.reduction(x, level, [Level(r) for r in x.ranges], (), "serial")
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
-        return Load(names[x.slot], (), x.dtype)
+        return variable(names[x.slot], x.dtype)
 
     def reduction(
         self, x: Reduce, level: int, inside: Sequence[Level], guards: Sequence[Guard], scope: ReduceScope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from onnxfuse.cost.serial import elements, terms
 from onnxfuse.ir.compose import cost, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
@@ -14,6 +15,7 @@ from onnxfuse.schedule.analysis.memory import Nest, Place, flat
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal
+from onnxfuse.target.cpu import SerialTimes
 
 
 @dataclass(slots=True)
@@ -90,8 +92,8 @@ def goal_of(job: Job, frame: Frame, value: Scalar) -> Goal:
     return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
 
 
-def work_of(t: AlignedJobs) -> Index:
-    """A rough estimate of the serial time in picoseconds, which decides how many tasks are worth starting."""
+def serial_time(t: AlignedJobs, times: SerialTimes) -> Index:
+    """Picoseconds that the jobs take one core, roughly (`cost/serial.py`)."""
     total = ZERO
     for j in t.jobs:
         size = product([a.extent for a in j.nest.axes])
@@ -99,6 +101,7 @@ def work_of(t: AlignedJobs) -> Index:
         inside = sum(cost(b) for n in reduces for b in n.body)
         for n in reduces:
             steps = size * product([r.extent for r in n.ranges])
-            total = total + steps * (8 if j.tiled is not None else 15 + int(10 * sum(cost(b) for b in n.body)))
-        total = total + size * (40 + int(15 * (cost(j.nest.value) - inside)))
+            tiled = j.tiled is not None
+            total = total + (steps * times.tile_term if tiled else terms(steps, sum(map(cost, n.body)), times))
+        total = total + elements(size, cost(j.nest.value) - inside, times)
     return total

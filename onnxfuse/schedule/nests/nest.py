@@ -12,7 +12,7 @@ from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
-WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that vector accumulators can compute lane by lane
+WIDE = ("sum", "prod", "max", "maxnum", "min")  # monoids that vector accumulators can compute lane by lane
 RECORDS = (2, 3, 4)  # record lengths for which vectors are interleaved when they are stored
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product
-from onnxfuse.ir.products import SINGLE, Product
+from onnxfuse.ir.products import SINGLE, ProductKind
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import ZERO_ROW
 
@@ -14,7 +14,7 @@ MOST_SEGMENTS = 64  # of a row that a tile iterates over
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KSubrange:
     """A subrange of k, from `begin` on, one step per value of `axis`; its left operand is this load."""
 
     load: Load
@@ -46,9 +46,9 @@ class Tiled:
     segments: tuple[Axis, ...]
     length: Index
     finish: Scalar
-    product: Product = SINGLE
+    product: ProductKind = SINGLE
     zeros: tuple[Scalar, Scalar] | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[KSubrange, ...] = ()
     lines: tuple[Axis, ...] | None = None
     pitch: int = 0
     panels: tuple[Axis, Axis] | None = None  # axes of the right side: panel, and column in the panel

@@ -18,7 +18,7 @@ from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
 from onnxfuse.ir.lanes import CARRIED
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, variable
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.nests.subranges import split_reduction
 
@@ -120,7 +120,7 @@ class Writer:
     def visit(self, x: Scalar, uses: dict[Scalar, int], parent: int) -> Scalar:
         """x with loads, shared parts and parts of outer levels replaced by variables."""
         if x in self.known:
-            return Load(self.known[x], (), x.dtype)
+            return variable(self.known[x], x.dtype)
         if isinstance(x, Const) or (isinstance(x, Load) and not x.index and not x.guards):
             return x
         level = self.level(x)
@@ -137,8 +137,8 @@ class Writer:
         self.at[level].append(Let(name, made, x in self.shared))
         if kept:
             buffer, offset = self.also[x]
-            self.at[level].append(Store(buffer, self.index(offset), Load(name, (), x.dtype)))
-        return Load(name, (), x.dtype)
+            self.at[level].append(Store(buffer, self.index(offset), variable(name, x.dtype)))
+        return variable(name, x.dtype)
 
     def _rebuilt(self, x: Scalar, uses: dict[Scalar, int], level: int) -> Scalar:
         if isinstance(x, Apply) and self._by_reciprocal(x):
@@ -183,7 +183,7 @@ class Writer:
         if not any(loop.kind == "vector" for loop in self.loops[:level]) and _has_vector(closed):
             scope = "lane"
         self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, accumulators, scope=scope))
-        return Load(names[x.slot], (), x.dtype)
+        return variable(names[x.slot], x.dtype)
 
     def _reduce_loops(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
         """The loops that accumulate the body of `x` in the variables `names`."""
@@ -274,7 +274,7 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     if len(x.body) != 1:
         return x.body, []
     parts = factors(x.body[0]) if x.combine == "sum" else [x.body[0]]
-    idle = {"sum": 0.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}.get(x.combine)
+    idle = {"sum": 0.0, "max": float("-inf"), "maxnum": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in parts:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):

@@ -12,7 +12,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import ALIGNED, Sync
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Load, variable
 
 PARTS = "warps"  # the buffer that warps leave their partial results in
 
@@ -70,7 +70,7 @@ class _Warps:
         for target, part in variables.items():
             buffer = self.buffer(s.dtype)
             warp, lane = Axis(f"w{self.count}", Index.of(self.warps)), Axis(f"l{self.count}", Index.of(self.lanes))
-            left = Store(buffer.name, Index.of(warp), Load(part, (), s.dtype))
+            left = Store(buffer.name, Index.of(warp), variable(part, s.dtype))
             one = Loop(lane, ZERO, Index.of(1), "lane", (left,))
             store = Loop(warp, ZERO, warp.extent, "warp", (one,))
             read = Accumulate((target,), s.combine, (Load(buffer.name, (Index.of(lane),), s.dtype),))

@@ -25,10 +25,10 @@ from onnxfuse.ir.kernel import (
     in_slots,
     statements,
 )
-from onnxfuse.ir.lanes import TOGETHER, matrix_load, stores_codes
+from onnxfuse.ir.lanes import TOGETHER, copies, matrix_load, stores_codes, wide_accesses
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
-from onnxfuse.ir.scalar import Apply, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Scalar, variable
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.passes.legal_scalars import LegalScalars
 
@@ -41,7 +41,7 @@ def legalize(kernel: Kernel) -> Kernel:
 
 def _phase(phase: Phase, shared: Mapping[str, DType]) -> Phase:
     """A phase with legal statements, memory chosen for its buffers, and the setup that its tasks need."""
-    of_threads = {b.name: b for b in phase.locals} if phase.launch is not None else {}
+    of_threads = {b.name: b for b in phase.locals} if phase.launch is not None else None
     body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}, of_threads).body(phase.body)
     streams = any(isinstance(s, Store) and s.stream for s in statements(body))
     return replace(phase, slots=in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
@@ -60,7 +60,7 @@ class _Body:
     """Rewrites the statements of a phase, given the dtypes of buffers and the reductions with vector accumulators."""
 
     buffers: Mapping[str, DType]
-    of_threads: Mapping[str, Buffer] = field(default_factory=dict)  # buffers of a phase that threads run
+    of_threads: Mapping[str, Buffer] | None = None  # buffers of a phase, if threads run it
     scalar: LegalScalars = field(default_factory=LegalScalars)
     around: Loop | None = None  # the vector loop
     carried: dict[str, int] = field(default_factory=dict)  # variables, and the number of vector accumulators of each
@@ -94,7 +94,7 @@ class _Body:
         Of one over lanes, whether it loads matrices.
         """
         made = replace(s, body=self.body(s.body))
-        if s.kind == "lane":
+        if s.kind == "lane" and self.of_threads is not None:
             return replace(made, matrices=matrix_load(made, self.of_threads))
         together = self.around is not None and s.kind == "serial" and stores_codes(made, self.around)
         return replace(made, together=TOGETHER) if together else made
@@ -107,7 +107,11 @@ class _Body:
         body = self.body(s.body)
         self.scalar, self.around = outer
         targets = [t for x in statements(body) if isinstance(x, Accumulate) and x.carried for t in x.targets]
-        return replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
+        made = replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
+        if self.of_threads is None:
+            return made
+        loads, stores = wide_accesses(made, self.of_threads)
+        return replace(made, loads=loads, stores=stores)
 
     def reduce_loop(self, s: ReduceLoop) -> ReduceLoop:
         """A reduction; its loops see whether it has vector accumulators."""
@@ -124,7 +128,7 @@ class _Body:
         values = tuple(map(self.scalar, s.values))
         merged: tuple[Scalar, ...] = ()
         if len(s.targets) > 1:
-            left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, values, strict=True))
+            left = tuple(variable(t, v.dtype) for t, v in zip(s.targets, values, strict=True))
             merged = tuple(map(self.scalar, MONOIDS[s.combine].merge(left, values)))
         return replace(s, values=values, carried=s.targets[0] in self.carried, merged=merged)
 
@@ -133,7 +137,8 @@ class _Body:
         value, behind = self.scalar(_unrounded(s.value, self.buffers[s.buffer])), tuple(map(self.scalar, s.behind))
         axis = self.scalar.axis
         scattered = axis is not None and not behind and coefficient(s.offset, axis) != ONE
-        return replace(s, value=value, behind=behind, scattered=scattered)
+        made = replace(s, value=value, behind=behind, scattered=scattered)
+        return replace(made, copied=self.of_threads is not None and copies(made, self.buffers[s.buffer]))
 
 
 def _unrounded(x: Scalar, dtype: DType) -> Scalar:

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
-from onnxfuse.schedule.cpu.winograd import Division
+from onnxfuse.schedule.cpu.winograd import WinogradBlocking
 from tests.kernels.cases.window import conv, pads
 from tests.kernels.compiled import Case
 
 WAYS = {
-    "two": Division(TWO, 1, by_panels=False, keep=True),
-    "four": Division(FOUR, 1, by_panels=False, keep=True),
-    "blocks": Division(FOUR, 2, by_panels=False, keep=False),
-    "panels": Division(FOUR, 3, by_panels=True, keep=False),
-    "few": Division(TWO, 2, by_panels=True, keep=False),
+    "two": WinogradBlocking(TWO, 1, by_panels=False, keep=True),
+    "four": WinogradBlocking(FOUR, 1, by_panels=False, keep=True),
+    "blocks": WinogradBlocking(FOUR, 2, by_panels=False, keep=False),
+    "panels": WinogradBlocking(FOUR, 3, by_panels=True, keep=False),
+    "few": WinogradBlocking(TWO, 2, by_panels=True, keep=False),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel, Pack, statements
-from onnxfuse.ir.products import DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
+from onnxfuse.ir.products import DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
 from onnxfuse.ir.tile import Tile
 from tests.kernels.cases.half import CASES
 from tests.kernels.choices.test_tiles import left_of
@@ -22,7 +22,7 @@ def kernel(name: str, machine: str = "x86-64-v4") -> Kernel:
     return made
 
 
-def found(name: str, machine: str = "x86-64-v4") -> tuple[set[Product], set[str]]:
+def found(name: str, machine: str = "x86-64-v4") -> tuple[set[ProductKind], set[str]]:
     stmts = [s for phase in kernel(name, machine).phases for s in statements(phase.body)]
     tiles = [s for s in stmts if isinstance(s, Tile)]
     return {t.core.product for t in tiles}, {left_of(t) for t in tiles}
@@ -41,7 +41,7 @@ def found(name: str, machine: str = "x86-64-v4") -> tuple[set[Product], set[str]
         ("float16_gemm_29_257_321", "bf16", WIDENED_F16, "even"),
     ],
 )
-def test_the_kind_of_a_tile(name: str, machine: str, product: Product, kind: str) -> None:
+def test_the_kind_of_a_tile(name: str, machine: str, product: ProductKind, kind: str) -> None:
     assert found(name, machine) == ({product}, {kind})
 
 

@@ -63,8 +63,8 @@ def test_kernels_do_not_depend_on_what_was_scheduled_before(sizes: tuple[int, ..
 def test_equal_convolutions_of_other_kernels_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = three(3, 3, 3)
     seen: list[Any] = []
-    real = convolution.Contraction.decided
-    monkeypatch.setattr(convolution.Contraction, "decided", lambda of: (seen.append(of), real(of))[1])
+    real = convolution.ContractionPhase.decided
+    monkeypatch.setattr(convolution.ContractionPhase, "decided", lambda of: (seen.append(of), real(of))[1])
     forget()
     kernel(graph, 1, 1)
     assert len(seen) == 1

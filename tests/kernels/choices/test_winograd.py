@@ -12,14 +12,14 @@ from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Scalar, variable
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
-from onnxfuse.schedule.cpu.winograd import HALF, Division, Windows
+from onnxfuse.schedule.cpu.winograd import HALF, Windows, WinogradBlocking
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS, Target, runs_here
 from tests.kernels.cases.window import conv, pads
@@ -30,7 +30,7 @@ from tests.rules.build import Build
 
 PADDED = {"pads": pads(1)}
 FLAT = ("winograd_dot_four", "winograd_line_blocks")  # images of one line: nothing slides over lines
-LEFT = [Load(f"%{i}", (), F32) for i in range(8)]
+LEFT = [variable(f"%{i}", F32) for i in range(8)]
 
 
 def value(x: Scalar, of: dict[Scalar, float]) -> float:
@@ -192,7 +192,7 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
 
     made = kernel()
 
-    def none(t: Tiled, w: Windows, d: Division, machine: Target, sizes: Mapping[str, int]) -> float:
+    def none(t: Tiled, w: Windows, d: WinogradBlocking, machine: Target, sizes: Mapping[str, int]) -> float:
         if machine.cores == CPUS[target].cores:
             waiting.append(least(t, w, d, machine, sizes))
         return 0.0

@@ -17,14 +17,14 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greate
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Launch, Sync
-from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
+from onnxfuse.ir.scalar import FromIndex, Guard, Scalar, apply, const, variable
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
-from onnxfuse.schedule.analysis.hidden import hidden_below
+from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.gpu.attention.parts import Parts
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
-from onnxfuse.schedule.gpu.staged import Matrix, staged
-from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged
+from onnxfuse.schedule.gpu.attention.parts import KeySplits
+from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
+from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
+from onnxfuse.schedule.gpu.tiles import THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
@@ -37,9 +37,9 @@ class Block(ABC):
     """Writes the statements of a phase; what makes products is left to those who derive from it."""
 
     a: Attention
-    tile: Tile
+    tile: AttentionTile
     places: Mapping[str, Place]
-    parts: Parts | None = None  # of the keys, each of which a block of its own has
+    parts: KeySplits | None = None  # of the keys, each of which a block of its own has
 
     @property
     def part(self) -> Index:
@@ -263,8 +263,8 @@ class Block(ABC):
         return loop(
             team, "warp", loop(turn, "serial",
             loop(i, "unroll",
-                 self.of_row("%tile_high", "peak", loop(
-                     c, "lane", Accumulate(("%tile_high",), "peak", (at("scores", here),)))),
+                 self.of_row("%tile_high", "maxnum", loop(
+                     c, "lane", Accumulate(("%tile_high",), "maxnum", (at("scores", here),)))),
                  Let("%high", highest),
                  Let("%below", apply("select", nothing, const(0.0), of("%high"))),
                  self.of_row("%sum_of_tile", "sum", loop(
@@ -318,7 +318,7 @@ class Block(ABC):
         if self.parts is not None:
             return sums
         made = times(sums, of("%inverse"))
-        hidden = Load("%hidden", (), BOOL)
+        hidden = variable("%hidden", BOOL)
         return apply("select", hidden, const(0.0), made) if self.a.hidden is not None else made
 
     def finished(self, row: Index, *body: Stmt) -> tuple[Stmt, ...]:

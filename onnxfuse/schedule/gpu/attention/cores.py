@@ -10,7 +10,7 @@ from onnxfuse.ir.kernel import Buffer, Loop, Stmt, Store
 from onnxfuse.ir.launch import Mma
 from onnxfuse.ir.scalar import const
 from onnxfuse.schedule.gpu.attention.block import Block
-from onnxfuse.schedule.gpu.shorthand import at, axis, elements, loop, times
+from onnxfuse.schedule.gpu.builders import at, axis, elements, loop, times
 from onnxfuse.schedule.gpu.tiles import THREADS, CoreTile
 
 

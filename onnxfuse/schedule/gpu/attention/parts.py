@@ -12,7 +12,7 @@ from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
-from onnxfuse.ir.scalar import Load, Reduce, Scalar, apply, const
+from onnxfuse.ir.scalar import Load, Reduce, Scalar, apply, const, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense
@@ -26,7 +26,7 @@ LOWEST = const(float("-inf"))
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class KeySplits:
     """How many parts there are, and the values that blocks leave: sums, and largest scores and totals of rows."""
 
     name: str
@@ -76,7 +76,7 @@ class InParts:
     """An attention whose blocks have parts of the keys."""
 
     attention: Attention
-    parts: Parts
+    parts: KeySplits
 
     @property
     def reads(self) -> frozenset[str]:
@@ -95,7 +95,7 @@ def number_of(axes: tuple[Axis, ...]) -> Index:
     return flatten(tuple(map(Index.of, axes)), tuple(x.extent for x in axes))
 
 
-def parts_of(a: Attention, target: Gpu) -> Parts | None:
+def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
     """The parts of an attention whose blocks would leave multiprocessors idle; None where they would cost more.
 
     A tile of keys takes two reads in a row, a half of the time of one from memory; parts take one more kernel.
@@ -110,10 +110,10 @@ def parts_of(a: Attention, target: Gpu) -> Parts | None:
     while 2 * count <= min(MOST_PARTS, target.sms // max(blocks, 1), tiles // FEWEST_TILES):
         count *= 2
     saved = (tiles - -(-tiles // count)) * target.latency_us / 2
-    return Parts(a.nest.name, count) if saved > target.boundary_us + target.latency_us else None
+    return KeySplits(a.nest.name, count) if saved > target.boundary_us + target.latency_us else None
 
 
-def put_together(a: Attention, p: Parts, d: Definition) -> tuple[Definition, ...]:
+def put_together(a: Attention, p: KeySplits, d: Definition) -> tuple[Definition, ...]:
     """What makes the result of what the blocks leave: largest scores, totals, and the values of a definition."""
     shapes = p.shapes(a)
     batch, row = Axis(f"{p.name}_b", shapes[p.total][1]), Axis(f"{p.name}_r", shapes[p.total][2])
@@ -132,7 +132,7 @@ def put_together(a: Attention, p: Parts, d: Definition) -> tuple[Definition, ...
         return apply("mul", Load(of_parts, (Index.of(x), *here, *rest), F32), power)
 
     h, t, s = part("h"), part("t"), part("s")
-    highest = Reduce("peak", (h,), (Load(p.highest, (Index.of(h), *at), F32),), F32)
+    highest = Reduce("maxnum", (h,), (Load(p.highest, (Index.of(h), *at), F32),), F32)
     total = Reduce("sum", (t,), (scaled(t, p.total, at, ()),), F32)
     here = (number_of(a.batch), number_of(a.rows))
     sums = Reduce("sum", (s,), (scaled(s, p.sums, here, (number_of(a.columns),)),), F32)
@@ -141,7 +141,7 @@ def put_together(a: Attention, p: Parts, d: Definition) -> tuple[Definition, ...
     if a.hidden is not None:
         nothing = apply("or", apply("isnan", of_row), apply("equal", of_row, const(0.0)))
         value = apply("select", nothing if a.hidden == HIDES_NAN else a.hidden, const(0.0), value)
-    made = rebuild(a.finish, lambda n: value if n == Load(SUM, (), F32) else None, lambda e: e)
+    made = rebuild(a.finish, lambda n: value if n == variable(SUM, F32) else None, lambda e: e)
     digits = a.nest.digits_at(tuple(map(Index.of, d.axes)))
     return (
         Definition(names["highest"], (batch, row), highest),

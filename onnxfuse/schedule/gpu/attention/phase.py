@@ -8,13 +8,15 @@ from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.attention import Attention
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.attention.cores import ByCores
-from onnxfuse.schedule.gpu.attention.parts import Parts
+from onnxfuse.schedule.gpu.attention.parts import KeySplits
 from onnxfuse.schedule.gpu.attention.threads import ByThreads
 from onnxfuse.schedule.gpu.tiles import CoreTile, ThreadTile, tile_of
 from onnxfuse.target import Gpu
 
 
-def attention_phase(a: Attention, places: Mapping[str, Place], target: Gpu, parts: Parts | None = None) -> Phase | None:
+def attention_phase(
+    a: Attention, places: Mapping[str, Place], target: Gpu, parts: KeySplits | None = None
+) -> Phase | None:
     """The phase of an attention, or of parts of its keys; None where no tile fits it."""
     tile = tile_of(a, target)
     if isinstance(tile, CoreTile):

@@ -9,7 +9,7 @@ from onnxfuse.ir.index import Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Buffer, Let, Stmt, Store, When
 from onnxfuse.ir.scalar import Guard, const
 from onnxfuse.schedule.gpu.attention.block import Block
-from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times, wide
+from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times, wide
 from onnxfuse.schedule.gpu.tiles import THREADS, ThreadTile
 
 

@@ -91,17 +91,17 @@ class Matrix:
 
 def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt:
     """The loop that stores a part of a matrix whose elements are x."""
-    across = turned(m.row_axes, m.column_axes, x, places)
+    across = transposed(m.row_axes, m.column_axes, x, places)
     for width in WIDTHS:
         if m.columns % width or m.all_columns % width or m.pitch % width:
             continue
-        made = _loop(name, m, x, places, width, turned=across)
-        if width == 1 or _aligned(made, m, width, turned=across):
+        made = _loop(name, m, x, places, width, transposed=across)
+        if width == 1 or _aligned(made, m, width, transposed=across):
             return made
     raise AssertionError("schedule: a part of a matrix is stored element by element")
 
 
-def turned(rows: tuple[Axis, ...], columns: tuple[Axis, ...], x: Scalar, places: Mapping[str, Place]) -> bool:
+def transposed(rows: tuple[Axis, ...], columns: tuple[Axis, ...], x: Scalar, places: Mapping[str, Place]) -> bool:
     """Whether it is the rows that lie side by side where a matrix is read from."""
     last_row, last_column = (next(iter(reversed(axes)), None) for axes in (rows, columns))
     offsets = [places[n.source].offset(n.index) for n in loads(x) if n.source in places]
@@ -110,12 +110,12 @@ def turned(rows: tuple[Axis, ...], columns: tuple[Axis, ...], x: Scalar, places:
     return along > sum(last_column is not None and coefficient(e, last_column) == ONE for e in offsets)
 
 
-def _loop(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], width: int, *, turned: bool) -> Loop:
+def _loop(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], width: int, *, transposed: bool) -> Loop:
     pieces = m.columns // width
     e, v = Axis(name, Index.of(m.rows * pieces)), Axis(f"{name}_v", Index.of(width))
-    across = Index.of(m.rows if turned else pieces)
+    across = Index.of(m.rows if transposed else pieces)
     high, low = floor_div(Index.of(e), across), modulo(Index.of(e), across)
-    row, piece = (low, high) if turned else (high, low)
+    row, piece = (low, high) if transposed else (high, low)
     here, there = m.element(row, piece, width)
     value = flat(substitute_axes(x, m.digits(here, there + v if width > 1 else there) | {ROW: row}), places)
     guards: tuple[Guard, ...] = ()
@@ -139,17 +139,17 @@ def _where(guards: tuple[Guard, ...], x: Scalar) -> Scalar:
     return Apply("select", (in_guards(guards), guarded(x, guards), number(0, x.dtype)), x.dtype)
 
 
-def _aligned(made: Loop, m: Matrix, width: int, *, turned: bool) -> bool:
+def _aligned(made: Loop, m: Matrix, width: int, *, transposed: bool) -> bool:
     """Whether all that is read or stored side by side is aligned, and there is something that is read so.
 
-    Of what is turned, elements are stored so: one by one, those of neighbours would lie in the same banks.
+    Transposed elements are stored so: one by one, those of neighbours would lie in the same banks.
     """
     (inner,) = made.body
     assert isinstance(inner, Loop)
     (store,) = inner.body
     assert isinstance(store, Store)
     found = side_by_side(store.value, inner.axis, width)
-    return width * m.dtype.bytes <= ALIGNED and found is not None and (turned or found > 0)
+    return width * m.dtype.bytes <= ALIGNED and found is not None and (transposed or found > 0)
 
 
 def side_by_side(x: Scalar, v: Axis, width: int) -> int | None:
@@ -169,7 +169,7 @@ def side_by_side(x: Scalar, v: Axis, width: int) -> int | None:
 def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt | None:
     """The loop that copies a part of a matrix in the background; None where it is more than copied, or not aligned."""
     zeros = (m.few_rows and not m.any_rows) or (m.few_columns and not m.any_columns)
-    if zeros or turned(m.row_axes, m.column_axes, x, places):
+    if zeros or transposed(m.row_axes, m.column_axes, x, places):
         return None
     for width in WIDTHS:
         if m.columns % width or m.pitch % width or m.all_columns % width or width * m.dtype.bytes not in COPIED:

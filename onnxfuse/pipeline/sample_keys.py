@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from onnxfuse.build.cache import key_of
 from onnxfuse.cost import number
 from onnxfuse.cost.nodes import Call, Tensor
 from onnxfuse.cost.runtime import HELD
 from onnxfuse.ir.graph import Attribute, Constant
+from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.measure.database import FILE, Database, Measured
+from onnxfuse.measure.database import FILE, Database, Measurement
 from onnxfuse.measure.machine import identity
 from onnxfuse.pipeline.groups import predicting
 from onnxfuse.pipeline.state import Context, cache_of
-from onnxfuse.plan.known import KernelSample, NodeSample, Sample
 from onnxfuse.plan.price import nothing_known
+from onnxfuse.plan.samples import KernelSample, NodeSample, Sample
 from onnxfuse.report.document import version
+from onnxfuse.target import Cpu, Target
 
 PROVIDER = "CPUExecutionProvider"
 NEAR, FURTHER, FARTHEST = "in the nearest caches", "in the last cache", "in memory"  # where weights are found
@@ -65,7 +66,8 @@ class Keys:
 
     def found(self, sample: Sample) -> str:
         """The cache level from which a sample reads its weights in a run of the model."""
-        target: Any = predicting(self.context)
+        target = predicting(self.context)
+        assert isinstance(target, Cpu), "pipeline: samples are measured on CPUs"
         own = weights_of(sample)
         size = max(own, sample.run_weight_bytes) if own > SMALL else own
         return NEAR if size <= target.l2_bytes * HELD else FURTHER if size <= target.l3_bytes * HELD else FARTHEST
@@ -78,7 +80,7 @@ def weights_of(sample: Sample) -> int:
     return sum(c.bytes for c in sample.constants.values())
 
 
-def shape_of(sample: KernelSample, storage: Any) -> tuple[int, ...]:
+def shape_of(sample: KernelSample, storage: Iterable[Index]) -> tuple[int, ...]:
     """A shape in memory as numbers."""
     return tuple(number(e, sample.symbols) for e in storage)
 
@@ -103,11 +105,11 @@ def _attribute(value: Attribute) -> str:
 
 def database_of(context: Context) -> Database | None:
     """The database in the folder of the cache; None where there is no cache, or the kernels run elsewhere."""
-    cache = cache_of(context) if context.options.target == "cpu" and context.here[:1] else None
+    cache = cache_of(context) if context.backend.timer is None and context.here[:1] else None
     return Database(cache.root / FILE) if cache is not None else None
 
 
-def known_to(context: Context) -> Callable[[Sample, Any], float | None]:
+def known_to(context: Context) -> Callable[[Sample, Target], float | None]:
     """Seconds of a sample on a machine, where they were measured here."""
     database = database_of(context)
     if database is None or not database.path.is_file():
@@ -116,10 +118,11 @@ def known_to(context: Context) -> Callable[[Sample, Any], float | None]:
     return lookup(keys, database.known(keys.place))
 
 
-def lookup(keys: Keys, known: Mapping[str, Measured]) -> Callable[[Sample, Any], float | None]:
+def lookup(keys: Keys, known: Mapping[str, Measurement]) -> Callable[[Sample, Target], float | None]:
     """What a sample takes on a machine, out of what is known."""
 
-    def seconds(sample: Sample, machine: Any) -> float | None:
+    def seconds(sample: Sample, machine: Target) -> float | None:
+        assert isinstance(machine, Cpu), "pipeline: samples are measured on CPUs"
         found = known.get(keys.of(sample, machine.cores))
         return found.seconds if found is not None else None
 

@@ -11,7 +11,7 @@ from onnxfuse.measure.layers import named_layers
 from onnxfuse.measure.lifetimes import timeline
 from onnxfuse.measure.lineage import Wire
 from onnxfuse.pipeline.groups import bytes_of, costs_of, counted_at
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.plan.sizes import Sizes
 from onnxfuse.report.drawing import Drawing, Drawn, Fired, Listing, Picture, Wired, picture
@@ -80,6 +80,6 @@ def _in_order(b: Build, groups: Sequence[GroupResult], sizes: Sizes) -> Iterator
             yield Drawn(node.name, node.op, None, "", *costs[node.name]), node.reads, node.outputs
 
 
-def _listing(context: Context, b: Build, part: Part) -> Listing:
+def _listing(context: Context, b: Build, part: GroupBuild) -> Listing:
     source = b.sources.get((context.targets[0].name, part.op))
     return Listing("\n".join(kernel_lines(have(part.kernel))), source.file if source is not None else "")

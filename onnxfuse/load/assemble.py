@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load.convert import Parts
+from onnxfuse.load.convert import ConvertedGraph
 from onnxfuse.load.dims import declared_dims
 from onnxfuse.load.functions import with_bodies
 from onnxfuse.load.infer import Claim
 from onnxfuse.load.shapes import Shapes
-from onnxfuse.load.source import Source
+from onnxfuse.load.source import ModelSource
 
 
 def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Iterator[tuple[str, Claim]]:
@@ -23,7 +23,9 @@ def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Ite
             yield info.name, (number, tuple(d if named or isinstance(d, int) else None for d in dims))
 
 
-def typed(parts: Parts, outputs: Iterable[onnx.ValueInfoProto], shapes: Shapes, opset: int, handle: Source) -> Graph:
+def typed(
+    parts: ConvertedGraph, outputs: Iterable[onnx.ValueInfoProto], shapes: Shapes, opset: int, handle: ModelSource
+) -> Graph:
     """The graph of these parts, with function bodies attached."""
     graph = Graph(
         nodes=tuple(parts.nodes),

@@ -30,7 +30,8 @@ def stays(
 def pools_beside(group: Group, others: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> bool:
     """Whether a group is a pool that reads what one of the others makes, or makes what one of them reads.
 
-    As a node it would put its image into blocks of channels and back. Predicted times decide (`pipeline/worth.py`).
+    As a node it would put its image into blocks of channels and back. Predicted times decide
+    (`pipeline/slower_groups.py`).
     """
     if least > USUAL_GROUP or not is_pool(group, graph, kinds):
         return False

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
-from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.state import Build, Context
 from onnxfuse.report.document import envelope
-from onnxfuse.runtime.memory import Load
-from onnxfuse.verify.verdicts import Run, Verdict
+from onnxfuse.runtime.memory import LoadCost
+from onnxfuse.verify.verdicts import ModeVerdict, Verdict
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _PROGRAM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class VerdictCache:
     """The place of one verdict in a cache; where there is none, nothing is kept."""
 
     cache: Cache | None
@@ -62,8 +62,8 @@ class Memory:
 
 
 def _verdict(held: Any) -> Verdict:
-    runs = tuple(Run(**each) for each in held["runs"])
-    loads = tuple(Load(**each) for each in held["loads"])
+    runs = tuple(ModeVerdict(**each) for each in held["runs"])
+    loads = tuple(LoadCost(**each) for each in held["loads"])
     return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "loads": loads, "cached": True})
 
 
@@ -84,13 +84,13 @@ def keep(cache: Cache | None, key: str, values: Any) -> None:
             cache.put(key, json.dumps(values).encode())
 
 
-def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
+def memory_of(cache: Cache | None, context: Context, b: Build) -> VerdictCache:
     """Where the verdict on what the build has written belongs. Reads each file once: 2 s for a gigabyte."""
     if cache is None:
-        return Memory(None)
+        return VerdictCache(None)
     options = context.options
     limits = {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
-    return Memory(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits), _key_of_model(b))
+    return VerdictCache(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits), _key_of_model(b))
 
 
 def known_model(cache: Cache | None, b: Build) -> bool:
@@ -99,12 +99,12 @@ def known_model(cache: Cache | None, b: Build) -> bool:
 
 
 def _key_of_model(b: Build) -> str:
-    return key_of("verified", have(b.loaded).source.sha256)
+    return key_of("verified", b.source.sha256)
 
 
 def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], more: Mapping[str, Any]) -> str:
     """The key of a result about the files of a build that these modules of the program computed."""
-    source = have(b.loaded).source
+    source = b.source
     values = {
         **envelope(what),
         "seed": context.options.seed,
@@ -119,7 +119,7 @@ def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str
     """Of each file, by the part that it plays; the names of files do not count."""
     room = Path(__file__).resolve().parents[1]
     parts = {
-        "data": have(b.loaded).source.external,
+        "data": b.source.external,
         "made": b.files,
         "library": () if b.library is None or b.copy else (b.library.path,),
         "custom": [Path(each) for each in context.options.custom_ops_library],

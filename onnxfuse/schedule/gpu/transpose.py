@@ -24,10 +24,10 @@ from onnxfuse.target import Gpu
 SIDE = 32  # of a tile
 THREADS = 256
 PITCH = SIDE + 1
-MOST = 2  # values that are turned on the way
+MOST = 2  # values that are transposed
 
 
-def turned_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Phase | None:
+def transposing_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Phase | None:
     """The phase of a value that turns what it reads; None where it turns nothing that is large enough for a tile."""
     nest = t.jobs[0].nest
     if len(t.jobs) != 1 or nest.name not in places:
@@ -86,7 +86,7 @@ def turned_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Ph
 
 
 def _tiles(found: Iterable[Load]) -> tuple[dict[Load, Buffer], int]:
-    """A buffer in shared memory for each value that is turned, and the bytes of all."""
+    """A buffer in shared memory for each value that is transposed, and the bytes of all."""
     tiles: dict[Load, Buffer] = {}
     size = 0
     for x in found:
@@ -100,7 +100,7 @@ def _long(a: Axis) -> bool:
 
 
 def _along(x: Load, across: Axis | None, axes: tuple[Axis, ...]) -> Axis | None:
-    """The axis that a load reads along, where that is another than the one that is stored along, and it is turned."""
+    """The axis that a load reads along, if the load is transposed: it is another one than is stored along."""
     if across is None or x.guards or coefficient(x.index[0], across) in (None, ZERO, ONE):
         return None
     return next((a for a in axes if a != across and coefficient(x.index[0], a) == ONE and _long(a)), None)

@@ -12,25 +12,35 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.compose import walk
+from onnxfuse.ir.dtype import F64
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Reduce, Scalar, children
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.ops.spec import Definition
 
 Array = np.ndarray[Any, Any]
 Frame = tuple[Axis, ...]
 
+MANY_TERMS = 1 << 16  # of a sum of products from which on it is computed by matrix products
+
 
 def meaning(
-    definitions: Sequence[Definition], arrays: Mapping[str, Array], symbols: Mapping[str, int]
+    definitions: Sequence[Definition],
+    arrays: Mapping[str, Array],
+    symbols: Mapping[str, int],
+    *,
+    by_products: bool = False,
 ) -> dict[str, Array]:
-    """The values of all definitions, given the arrays that they read and the values of symbols."""
+    """The values of all definitions, given the arrays that they read and the values of symbols.
+
+    With `by_products`, long sums of products in float64 are matrix products, whose order of summation is not known.
+    """
     known: dict[str, Array] = dict(arrays)
     with np.errstate(all="ignore"):
         for d in definitions:
-            evaluator = _Evaluator(known, symbols, d.value)
+            evaluator = _Evaluator(known, symbols, d.value, by_products)
             value = evaluator.scalar(d.value, d.axes)
             shape = tuple(evaluator.extent(a) for a in d.axes)
             known[d.name] = np.broadcast_to(value, shape).astype(d.value.dtype.numpy)
@@ -44,9 +54,11 @@ class _Evaluator:
     than once are evaluated once.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int], whole: Scalar) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], symbols: Mapping[str, int], whole: Scalar, by_products: bool
+    ) -> None:
         self.arrays = arrays
-        self.symbols = symbols
+        self.symbols, self.by_products = symbols, by_products
         self.readers = Counter(c for x in walk(whole) for c in children(x))
         self.known: dict[tuple[Scalar, Frame], Array] = {}
 
@@ -129,6 +141,9 @@ class _Evaluator:
     def _reduce(self, x: Reduce, frame: Frame) -> Array:
         inner = frame + x.ranges
         counts = tuple(self.extent(r) for r in x.ranges)
+        factors = self._factors(x, inner)
+        if factors is not None and (made := contracted(*factors, counts)) is not None:
+            return made
         parts = [self.scalar(b, inner) for b in x.body]
         outer = np.broadcast_shapes(*(p.shape for p in parts))[: len(frame)]
         flat = [np.broadcast_to(p, outer + counts).reshape((*outer, -1)) for p in parts]
@@ -140,3 +155,36 @@ class _Evaluator:
             start = monoid.init(x.dtype)[0]
             return np.full(outer, start.value if isinstance(start, Const) else 0, x.dtype.numpy)
         return np.asarray(monoid.numpy(flat[0], axis=-1)).astype(x.dtype.numpy, copy=False)
+
+    def _factors(self, x: Reduce, inner: Frame) -> tuple[Array, Array] | None:
+        """The factors of a sum of products that may be a matrix product; None for all else."""
+        product = x.body[0]
+        if (
+            not self.by_products
+            or x.combine != "sum"
+            or x.dtype != F64
+            or not isinstance(product, Apply)
+            or product.fn != "mul"
+        ):
+            return None
+        left, right = (self.scalar(a, inner) for a in product.args)
+        return left, right
+
+
+def contracted(left: Array, right: Array, counts: Sequence[int]) -> Array | None:
+    """The sum of left * right over their last dimensions, of these extents, by matrix products.
+
+    None where one of them is in neither operand, or there are few terms.
+
+    >>> contracted(np.ones((600, 1, 300)), np.ones((1, 2, 300)), (300,)).tolist()[0]
+    [300.0, 300.0]
+    """
+    rank = left.ndim - len(counts)
+    whole = np.broadcast_shapes(left.shape, right.shape)
+    if whole[rank:] != tuple(counts) or int(np.prod(whole, dtype=np.int64)) < MANY_TERMS:
+        return None
+    labels = [[i for i, n in enumerate(a.shape) if n > 1] for a in (left, right)]
+    squeezed = [a.reshape([n for n in a.shape if n > 1]) for a in (left, right)]
+    kept = [i for i in range(rank) if i in labels[0] or i in labels[1]]
+    made = np.einsum(squeezed[0], labels[0], squeezed[1], labels[1], kept, optimize=True)
+    return np.asarray(made).reshape(whole[:rank])

@@ -12,11 +12,11 @@ from onnxfuse.cost.nodes import Call, Tensor
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of, predicting
-from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.plan.alone import is_pool
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.price import clearly_slower
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
+from onnxfuse.plan.small_groups import is_pool
 from onnxfuse.plan.unlocks import ALONE
 from onnxfuse.target import Target
 
@@ -85,7 +85,7 @@ class _Predictor:
         self.decoded = decoded_weights(self.plan.graph, ROWS)
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
-    def losing(self, part: Part) -> Times | None:
+    def losing(self, part: GroupBuild) -> Times | None:
         """The times of a group where it loses least, if it loses everywhere; a pool alone, if in half of the cases."""
         graph = self.plan.graph
         found = self._of(part, _sizes(graph, part))
@@ -97,12 +97,12 @@ class _Predictor:
             lost = all(clearly_slower(t.kernel, t.instead) for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
-    def runtime(self, part: Part, sizes: Sizes) -> float | None:
+    def runtime(self, part: GroupBuild, sizes: Sizes) -> float | None:
         """Seconds of the runtime on the target's cores at these sizes."""
         found = self._of(part, [sizes])
         return found[-1].runtime if found else None
 
-    def _of(self, part: Part, sizes: Sequence[Sizes]) -> tuple[Times, ...]:
+    def _of(self, part: GroupBuild, sizes: Sequence[Sizes]) -> tuple[Times, ...]:
         if part.kernel is None:
             return ()
         graph = self.plan.graph
@@ -113,7 +113,7 @@ class _Predictor:
             self.known[key] = () if isinstance(made, Decision) else made
         return self.known[key]
 
-    def _times(self, part: Part, all_sizes: Sequence[Sizes]) -> Iterator[Times]:
+    def _times(self, part: GroupBuild, all_sizes: Sequence[Sizes]) -> Iterator[Times]:
         """The times of a group on one core and on those of the target, at sizes that it can have."""
         graph, kernel = self.plan.graph, have(part.kernel)
         for sizes in all_sizes:
@@ -136,7 +136,7 @@ class _Predictor:
         return self.backend.node_seconds(Call("Transpose", (t,), (t,), {}), target)
 
 
-def _refusal(part: Part, times: Times) -> Decision:
+def _refusal(part: GroupBuild, times: Times) -> Decision:
     ops = ", ".join(dict.fromkeys(n.op for n in part.group.nodes))
     said = f"{ops}: predicted to take {_shown(times.kernel)} as a kernel, {_shown(times.runtime)} in ONNX Runtime"
     return Decision("E-COST", part.group.origin or (part.group.name,), said, ALONE)
@@ -146,7 +146,7 @@ def _shown(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-def _left(graph: Graph, part: Part) -> frozenset[str]:
+def _left(graph: Graph, part: GroupBuild) -> frozenset[str]:
     """The nodes of a losing group that stay with the runtime: products, or all if there is little else."""
     nodes, kinds = part.group.nodes, _kinds(graph, part)
     heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in (WEIGHTS, WINDOW, BATCHED)}
@@ -155,19 +155,19 @@ def _left(graph: Graph, part: Part) -> frozenset[str]:
     return frozenset(heavy) if heavy and len(others) > 1 else names_of(part.group)
 
 
-def _kinds(graph: Graph, part: Part) -> dict[str, Kind | Decision]:
+def _kinds(graph: Graph, part: GroupBuild) -> dict[str, Kind | Decision]:
     """The kinds of a group's nodes by name."""
     return {n.name: kind_of(graph, n, ROWS) for n in part.group.nodes}
 
 
-def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:
+def _tensors(graph: Graph, part: GroupBuild, sizes: Sizes) -> dict[str, Tensor]:
     """The values of a group with symbols put in. Raises SymbolUnknown."""
     names = dict.fromkeys(v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
     names |= dict.fromkeys(p.value for p in have(part.kernel).inputs)
     return {name: tensor_of(graph, name, sizes) for name in names}
 
 
-def _sizes(graph: Graph, part: Part) -> list[dict[str, int]]:
+def _sizes(graph: Graph, part: GroupBuild) -> list[dict[str, int]]:
     """Usual values of the symbols in a group."""
     values = (v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
     symbols = symbols_in(graph.types.get(v) for v in dict.fromkeys(values))

@@ -12,46 +12,46 @@ from onnxfuse.ir.index import Index, floor_div
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class ExtentFraction:
     """The exact fraction num / den."""
 
     num: Index
     den: int
 
 
-def ratio_of(e: Index | Ratio | Any) -> Ratio | None:
+def ratio_of(e: Index | ExtentFraction | Any) -> ExtentFraction | None:
     """An integer, ratio or NumPy scalar as a ratio; None if its denominator would be large."""
-    if isinstance(e, (Index, Ratio)):
-        return e if isinstance(e, Ratio) else Ratio(e, 1)
+    if isinstance(e, (Index, ExtentFraction)):
+        return e if isinstance(e, ExtentFraction) else ExtentFraction(e, 1)
     exact = Fraction(float(e)) if isfinite(e) else None
     if exact is None or exact.denominator > _LONGEST:
         return None
-    return Ratio(Index.of(exact.numerator), exact.denominator)
+    return ExtentFraction(Index.of(exact.numerator), exact.denominator)
 
 
-def _plus(a: Ratio, b: Ratio) -> Ratio:
-    return Ratio(a.num * b.den + b.num * a.den, a.den * b.den)
+def _plus(a: ExtentFraction, b: ExtentFraction) -> ExtentFraction:
+    return ExtentFraction(a.num * b.den + b.num * a.den, a.den * b.den)
 
 
-def _over(a: Ratio, b: Ratio) -> Ratio | None:
+def _over(a: ExtentFraction, b: ExtentFraction) -> ExtentFraction | None:
     n = b.num.constant
-    return Ratio(a.num * b.den, a.den * n) if n is not None and n > 0 else None
+    return ExtentFraction(a.num * b.den, a.den * n) if n is not None and n > 0 else None
 
 
-def _floor(a: Ratio) -> Ratio:
-    return Ratio(floor_div(a.num, Index.of(a.den)), 1)
+def _floor(a: ExtentFraction) -> ExtentFraction:
+    return ExtentFraction(floor_div(a.num, Index.of(a.den)), 1)
 
 
-def _minus(a: Ratio) -> Ratio:
-    return Ratio(-a.num, a.den)
+def _minus(a: ExtentFraction) -> ExtentFraction:
+    return ExtentFraction(-a.num, a.den)
 
 
 _LONGEST = 1 << 12  # the largest denominator of a number that extents are multiplied by
-RATIONAL: dict[str, Callable[..., Ratio | None]] = {
+RATIONAL: dict[str, Callable[..., ExtentFraction | None]] = {
     "cast": lambda a: a,
     "add": _plus,
     "sub": lambda a, b: _plus(a, _minus(b)),
-    "mul": lambda a, b: Ratio(a.num * b.num, a.den * b.den),
+    "mul": lambda a, b: ExtentFraction(a.num * b.num, a.den * b.den),
     "div": _over,
     "neg": _minus,
     "floor": _floor,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxfuse.emit.blocks import in_blocks
+from onnxfuse.emit.block_transposes import in_blocks
 from onnxfuse.emit.spell import Spelling
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index

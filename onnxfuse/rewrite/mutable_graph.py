@@ -1,7 +1,7 @@
 """The mutable graph of the rewrite engine, with makers and users of values kept up to date.
 
-A change takes time proportional to the nodes it touches. Made by `Work(graph)`, turned back by `freeze()`; no other
-step sees it.
+A change takes time proportional to the nodes it touches. Made by `MutableGraph(graph)`, turned back by `freeze()`; no
+other step sees it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Miss(Exception):  # control flow inside one step; `explain` returns the re
     """A step does not apply at a node; the message says why."""
 
 
-class Work:
+class MutableGraph:
     """Nodes by number, with their order; values by name. Only `engine` changes it."""
 
     def __init__(self, graph: Graph) -> None:

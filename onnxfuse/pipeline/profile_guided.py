@@ -13,17 +13,14 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision
-from onnxfuse.load import Source
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import limit_of
-from onnxfuse.measure.profile import Profile
-from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.calls import Calls, ProfileSettings, feed_settings
 from onnxfuse.pipeline.groups import counted_at, forbidden, predicted
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.report.lock import Choice
 
 SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
@@ -37,7 +34,7 @@ _UNLOCK = "--no-profile-guided builds it all the same"
 class Area:
     """Parts that are measured together, and how layouts connect them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GroupBuild, ...]
     costs: tuple[float, ...]  # seconds of each, measured or predicted
     connected: tuple[tuple[str, ...], ...]  # operator types
 
@@ -178,7 +175,7 @@ def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float
     """The build with an area's kernels, which take a `share` of its time, and without; None where it does not run."""
     limit = limit_of(share, context.options.min_gain)
     try:
-        found: Profile = calls.profile_models(
+        found = calls.profile_models(
             [b.files[-1]] * 2, **_of_build(context, b, 2), disabled=[area.kernels, ()], duration=TURNS, limit=limit
         )
     except DeviceError:
@@ -190,17 +187,9 @@ def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float
     return Choice(area.kernels, area.nodes, with_ms, without_ms, _rounded(found.spread or 0.0), kept, low, high)
 
 
-def _of_build(context: Context, b: Build, engines: int) -> dict[str, Any]:
+def _of_build(context: Context, b: Build, engines: int) -> ProfileSettings:
     """What measurements of the build have in common."""
-    source: Source = have(b.loaded).source
-    return {
-        "libraries": [have(b.library).path] * engines,
-        "custom_libraries": context.options.custom_ops_library,
-        "inputs": context.options.inputs,
-        "seed": context.options.seed,
-        "dims": source.dims,
-        "time_limit": context.meter.left,
-    }
+    return {**feed_settings(context, b), "libraries": [have(b.library).path] * engines}
 
 
 def _rounded(x: float) -> float:
@@ -226,7 +215,7 @@ def _costs(context: Context, calls: Calls, b: Build) -> dict[int, float]:
 
 def _areas(b: Build, costs: dict[int, float]) -> list[Area]:
     """The distinct sets to measure, in order: all kernels, then areas and single kernels by their time."""
-    by_op: dict[str, list[Part]] = {}
+    by_op: dict[str, list[GroupBuild]] = {}
     for p in b.all_parts:
         by_op.setdefault(p.op, []).append(p)
     apart = [tuple(sorted(ops)) for ops in _connected(b)]

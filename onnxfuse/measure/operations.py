@@ -14,6 +14,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.load import load
+from onnxfuse.load.source import source_of
 from onnxfuse.ops.classify import node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
@@ -32,7 +33,7 @@ def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str
     given = tuple(f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items() if len(shape))
     with suppress(OnnxFuseError):
         graph = load(path, Options(input_shape=given))
-        named = {n.name: (raw.name or n.outputs[0]) for n in graph.nodes if (raw := graph.source.nodes.get(n.name))}
+        named = {n.name: (raw.name or n.outputs[0]) for n in graph.nodes if (raw := source_of(graph).nodes.get(n.name))}
         return {named.get(name, name): count for name, count in _counts(graph)}
     return {}
 

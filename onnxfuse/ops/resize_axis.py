@@ -26,7 +26,7 @@ TIE = 1e-6  # distance up to which the runtime treats a coordinate as the midpoi
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ResizedAxis:
     """Axis `number`: extents before and after, the scale, and the region of interest of tf_crop_and_resize.
 
     Without a scale, it is the ratio of the extents, computed at run time.
@@ -56,7 +56,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ResizeAttributes:
     """The attributes of a Resize, with the defaults of its opset."""
 
     mode: str
@@ -76,21 +76,21 @@ def summed(terms: Sequence[Scalar]) -> Scalar:
     return result
 
 
-def stretched(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+def stretched(stages: Stages, how: ResizeAttributes, s: ResizedAxis) -> Tapped:
     """Interpolation along an axis of symbolic extent: the element at a position, given those of the source axis."""
     if how.mode == "cubic":
         return _cubic(stages, how, s)
     return partial(_symbolic, stages.view, how, s) if _exact(how, s) else _computed(stages, how, s)
 
 
-def _exact(how: Manner, s: Stretch) -> bool:
+def _exact(how: ResizeAttributes, s: ResizedAxis) -> bool:
     """Whether the coordinates of symbolic extents are fractions with a small denominator."""
     halves = how.coordinates in ("half_pixel", "half_pixel_symmetric")
     halves = halves or (how.coordinates == "pytorch_half_pixel" and (s.scale or 0) > 1)
     return s.scale is not None and (halves or how.coordinates == "asymmetric")
 
 
-def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scalar:
+def _symbolic(view: View, how: ResizeAttributes, s: ResizedAxis, at: Index, read: Read) -> Scalar:
     """The same by exact fractions: the coordinate of output element i is (num * i + offset) / den."""
     scale = Fraction(s.ratio)
     num, den = scale.denominator * 2, scale.numerator * 2
@@ -109,13 +109,13 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Sca
     return _between(one, two, part)
 
 
-def _only_linear(view: View, how: Manner, s: Stretch) -> None:
+def _only_linear(view: View, how: ResizeAttributes, s: ResizedAxis) -> None:
     """Raise Refused for interpolation with more than two taps along an axis of symbolic extent."""
     if how.mode != "linear" or how.antialias or how.outside:
         raise _open(view, how, s)
 
 
-def _open(view: View, how: Manner, s: Stretch) -> Refused:
+def _open(view: View, how: ResizeAttributes, s: ResizedAxis) -> Refused:
     filtered = " with antialias" if how.antialias else ""
     return view.unsized(f"{how.mode}{filtered} of the symbolic extent {s.have!r}", (s.have, s.extent))
 
@@ -125,7 +125,7 @@ def _between(one: Scalar, two: Scalar, part: Scalar) -> Scalar:
     return summed([apply("mul", one, rest), apply("mul", two, part)])
 
 
-def _computed(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+def _computed(stages: Stages, how: ResizeAttributes, s: ResizedAxis) -> Tapped:
     """Interpolation at positions that are computed at run time, once for each position of the axis."""
     view, last = stages.view, number(s.have - 1, I64)
 
@@ -158,7 +158,7 @@ def _computed(stages: Stages, how: Manner, s: Stretch) -> Tapped:
     return value
 
 
-def _cubic(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+def _cubic(stages: Stages, how: ResizeAttributes, s: ResizedAxis) -> Tapped:
     """Four elements by the cubic convolution kernel (Keys, 1981): places and weights are two tables of (extent, 4)."""
     view, taps = stages.view, Index.of(4)
     if how.antialias:
@@ -216,7 +216,7 @@ def _quotient(x: Scalar, y: Scalar) -> Scalar:
     return cast(apply("div", cast(x, F64), cast(y, F64)), F32)
 
 
-def _coordinate(view: View, how: Manner, s: Stretch, at: Index) -> Scalar:
+def _coordinate(view: View, how: ResizeAttributes, s: ResizedAxis, at: Index) -> Scalar:
     """The coordinate in the input of an output element, step by step in single precision as `coordinates` has it."""
     x, n, m = (number(e, F32) for e in (at, s.have, s.extent))
     half, one, zero = (const(v, F32) for v in (0.5, 1, 0))
@@ -237,7 +237,7 @@ def _coordinate(view: View, how: Manner, s: Stretch, at: Index) -> Scalar:
     raise view.unsized(f"coordinates {how.coordinates} of the symbolic extent {s.have!r}", (s.have, s.extent))
 
 
-def _rounded(view: View, how: Manner, x: Scalar) -> Scalar:
+def _rounded(view: View, how: ResizeAttributes, x: Scalar) -> Scalar:
     """The coordinate rounded to an integer, not yet clamped."""
     if how.nearest in ("floor", "ceil"):
         return apply(how.nearest, x)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.extents import named
+from onnxfuse.ir.extents import anonymous, named
 from onnxfuse.ir.graph import Constant, Node, TensorType
 from onnxfuse.ir.index import ONE, Index, Symbol, symbols_of
 
@@ -86,7 +86,7 @@ def typed_by(found: Results, typed: Mapping[str, TensorType], symbol: Callable[[
             had.shape if had is not None and len(had.shape) == len(item.shape) else (None,) * len(item.shape)
         )
         pairs = enumerate(zip(item.shape, other, strict=True))
-        shape = (e if e is not None else f if f is not None else symbol(f"?{o}_{i}") for i, (e, f) in pairs)
+        shape = (e if e is not None else f if f is not None else symbol(anonymous(o, i)) for i, (e, f) in pairs)
         out[o] = TensorType(item.dtype, tuple(map(named, shape)))
     return out
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from onnxfuse.build.cache import key_of
 from onnxfuse.errors import AnsweredNo, UsageError
-from onnxfuse.load import Source
-from onnxfuse.pipeline.guided import dropped
-from onnxfuse.pipeline.known import Keys, database_of
-from onnxfuse.pipeline.state import Build, Context, Substitutions, have
+from onnxfuse.ir.kernel import Substitutions
+from onnxfuse.pipeline.profile_guided import dropped
+from onnxfuse.pipeline.sample_keys import Keys, database_of
+from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import host
 from onnxfuse.report.lock import PLANNED, FasterSchedule, Lock, deciding, lock_in, lock_text, read_lock
 
@@ -27,7 +27,7 @@ def apply_lock(context: Context, b: Build) -> Build:
     if path is None:
         return _as_tuned(context, b)
     lock = read_lock(Path(path))
-    source: Source = have(b.loaded).source
+    source = b.source
     said = lock.differs(source.sha256, context.options, context.target_names)
     there = _names(b)
     missing = sorted({name for c in lock.choices if not c.kept for name in c.nodes} - there)
@@ -80,7 +80,7 @@ def _names(b: Build) -> set[str]:
 
 def key_of_plan(context: Context, b: Build) -> str:
     """The key of the result of `tune` for a model: everything its plan depends on, and the machine."""
-    source: Source = have(b.loaded).source
+    source = b.source
     decides = json.dumps({k: v for k, v in deciding(context.options).items() if k not in PLANNED}, sort_keys=True)
     return key_of("plan", Keys(context).place, source.sha256, decides, context.target_names)
 
@@ -101,7 +101,7 @@ def check_lock(context: Context, b: Build) -> None:
 
 def lock_of(context: Context, b: Build) -> str:
     """The text of the lock file of a build that was measured."""
-    source: Source = have(b.loaded).source
+    source = b.source
     choices = (*(b.choices or ()), *b.tried)
     lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, choices)
     return text_of_lock(context, lock)

@@ -16,7 +16,7 @@ from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.config import Options
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.pipeline import worth
+from onnxfuse.pipeline import slower_groups
 from onnxfuse.plan.kinds import convolves_variables
 from onnxfuse.report.result import Result
 
@@ -117,19 +117,19 @@ def test_the_rest_of_a_network_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_shared_layout_speaks_for_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its neighbours would have to turn their images round: that counts with the runtime's time."""
-    found: list[worth.Times] = []
-    real = worth._Predictor._times
+    found: list[slower_groups.Times] = []
+    real = slower_groups._Predictor._times
 
     def times(self: Any, part: Any, sizes: Any) -> Any:
         for each in real(self, part, sizes):
             found.append(each)
             yield each
 
-    monkeypatch.setattr(worth._Predictor, "_times", times)
+    monkeypatch.setattr(slower_groups._Predictor, "_times", times)
     planned(saved(tmp_path, IMAGES, **WEIGHTS))
     assert found
     assert all(each.transposing > 0 for each in found)
-    turned = worth.Times(kernel=9e-3, runtime=1e-3, transposing=2e-3)
+    turned = slower_groups.Times(kernel=9e-3, runtime=1e-3, transposing=2e-3)
     assert turned.ratio == pytest.approx(3)
 
 
@@ -147,7 +147,7 @@ def test_a_pool_of_open_size_is_a_kernel_unless_it_loses_in_half_of_the_cases(
 ):
     path = saved(tmp_path, SPATIAL_PYRAMID, w=(64, 64, 1, 1), v=(64, 128, 1, 1))
     ratios: list[float] = []
-    real = worth._Predictor._times
+    real = slower_groups._Predictor._times
 
     def times(self: Any, part: Any, sizes: Any) -> Any:
         for each in real(self, part, sizes):
@@ -155,11 +155,11 @@ def test_a_pool_of_open_size_is_a_kernel_unless_it_loses_in_half_of_the_cases(
                 ratios.append(each.ratio)
             yield each
 
-    monkeypatch.setattr(worth._Predictor, "_times", times)
+    monkeypatch.setattr(slower_groups._Predictor, "_times", times)
     assert ("MaxPool",) in [g.ops for g in planned(path).groups]
-    losing = sum(r > worth.EVEN for r in ratios)
+    losing = sum(r > slower_groups.EVEN for r in ratios)
     assert 0 <= losing < len(ratios) / 2  # how many, the machine decides
-    monkeypatch.setattr(worth, "EVEN", min(ratios) / 2)
+    monkeypatch.setattr(slower_groups, "EVEN", min(ratios) / 2)
     assert ("MaxPool",) not in [g.ops for g in planned(path).groups]
 
 

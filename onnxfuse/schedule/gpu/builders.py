@@ -8,7 +8,7 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import Fragment
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.kernel import Loop, LoopKind, Stmt, Store
-from onnxfuse.ir.scalar import Load, Scalar, apply
+from onnxfuse.ir.scalar import Load, Scalar, apply, variable
 
 
 def axis(name: str, extent: int | Index) -> Axis:
@@ -28,7 +28,7 @@ def at(buffer: str, offset: Index, dtype: DType = F32) -> Load:
 
 def of(name: str) -> Load:
     """A variable."""
-    return Load(name, (), F32)
+    return variable(name, F32)
 
 
 def plus(x: Scalar, y: Scalar) -> Scalar:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.ops.spec import Table
+from onnxfuse.ops.spec import OperatorTable
 from onnxfuse.plan.kinds import Kind
 
 
-def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
+def alive(
+    graph: Graph, kinds: dict[int, Kind], rows: OperatorTable
+) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
     """The graph without nodes needed only for shapes that kernels and bodies compute; its kinds and reads."""
     reads = [data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
     wanted = set(graph.outputs)
@@ -22,7 +24,7 @@ def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dic
     return graph.with_nodes(nodes), {at[i]: k for i, k in kinds.items() if i in at}, [reads[i] for i in kept]
 
 
-def data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
+def data(graph: Graph, node: Node, rows: OperatorTable) -> tuple[str, ...]:
     """Values that a fused node reads as data, without inputs that only give a type or a known shape."""
     row = rows.find(node, graph.opset)
     if row is None:

@@ -23,7 +23,7 @@ SERIAL = 8  # elements of a row that one thread goes through, and keeps in regis
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class ThreadMapping:
     """Who is at a row (`threads` of them), how many rows a block is at, and how many elements lie side by side.
 
     A part of a warp, a power of two of its lanes, is a warp in its own right. Elements are `kept` in registers, where
@@ -67,7 +67,7 @@ class Columns:
         return dict(zip(axes, found, strict=True))
 
 
-def columns(d: Division, total: Index) -> Columns:
+def columns(d: ThreadMapping, total: Index) -> Columns:
     """How the threads at a row share so many elements; in registers only where their number is known.
 
     A single element has no others beside it, however wide the accesses to all else of the row are.
@@ -106,14 +106,14 @@ def _wide(piece: Index, width: int) -> tuple[Index, tuple[Level, ...]]:
     return piece * width + v, (Level(v, "vector"),)
 
 
-def over_rows(d: Division, rows: Index, target: Gpu) -> tuple[Axis, Launch]:
+def over_rows(d: ThreadMapping, rows: Index, target: Gpu) -> tuple[Axis, Launch]:
     """The axis of all rows, which `around` opens, and the launch that goes through them."""
     blocks = floor_div(rows + (d.rows - 1), Index.of(d.rows))
     grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
     return Axis("row", rows), Launch(grid, Index.of(d.block), lanes=d.lanes)
 
 
-def around(d: Division, row: Axis, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def around(d: ThreadMapping, row: Axis, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Statements about a row, run for all rows by the teams of all blocks."""
     if d.rows == 1:
         return (Loop(row, ZERO, row.extent, "block", body),)
@@ -132,7 +132,7 @@ def _ragged(rows: Index, each: int) -> bool:
     return any(c % each for _, c in rows.terms)
 
 
-def once(d: Division, s: Stmt) -> Stmt:
+def once(d: ThreadMapping, s: Stmt) -> Stmt:
     """A statement that one thread of those at a row runs."""
     if d.team == "thread":
         return s

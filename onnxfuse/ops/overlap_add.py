@@ -22,7 +22,7 @@ MOST_KINDS = 16  # remainders modulo the stride that have a contraction each
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class OverlapAxis:
     """One spatial axis: extents of the positions and of the result, stride, dilation, cut margin and number of taps."""
 
     have: Index
@@ -42,7 +42,7 @@ class Landing:
         """The maximum number of taps that contribute to an element."""
         return -(-self.size // self.apart)
 
-    def reached_by(self, y: Index, j: Index) -> Reach:
+    def reached_by(self, y: Index, j: Index) -> OverlapTap:
         """Tap number j of those that contribute to y."""
         shared = gcd(self.stride, self.dilation)
         place = y + self.low
@@ -54,11 +54,11 @@ class Landing:
         position, tap = base - j * step, first + j * self.apart
         inner = (Guard(tap, Index.of(self.size)),) if self.size % self.apart else ()
         whole = (Guard(modulo(place, Index.of(shared)), ONE),) if shared > 1 else ()
-        return Reach(position, tap, inner, (*whole, *inner, Guard(position, self.have)))
+        return OverlapTap(position, tap, inner, (*whole, *inner, Guard(position, self.have)))
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class OverlapTap:
     """A tap that contributes to an element, and its position. `inner` guards the tap, `guards` the tap and position."""
 
     position: Index
@@ -68,8 +68,8 @@ class Reach:
 
 
 def reaching(
-    view: View, spots: Sequence[Landing], place: At
-) -> tuple[tuple[Axis, ...], tuple[Reach, ...], tuple[Guard, ...]]:
+    view: View, spots: Sequence[OverlapAxis], place: At
+) -> tuple[tuple[Axis, ...], tuple[OverlapTap, ...], tuple[Guard, ...]]:
     """Ranges over the taps that contribute to an element, axis by axis; the taps; and all their guards."""
     steps = [Axis(f"{view.out()}:k{i}", Index.of(s.count)) for i, s in enumerate(spots)]
     found = tuple(
@@ -79,7 +79,7 @@ def reaching(
     return ranges, found, tuple(g for r in found for g in r.guards)
 
 
-def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
+def landings(view: View, kernel: tuple[int, ...]) -> tuple[OverlapAxis, ...]:
     """The spatial axes of a ConvTranspose."""
     have = view.shape(0)[2:]
     rank = len(have)
@@ -99,7 +99,7 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
     if min((*strides, *dilations, *kernel), default=1) < 1:
         raise view.refuse("E-INVALID", "strides, dilations and kernels are at least 1")
     auto = view.attr("auto_pad", "NOTSET")
-    out: list[Landing] = []
+    out: list[OverlapAxis] = []
     for i, (n, k, s, d) in enumerate(zip(have, kernel, strides, dilations, strict=True)):
         whole = (n - 1) * s + (d * (k - 1) + 1 + more[i])
         low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else (0, 0)
@@ -114,7 +114,7 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
             high = cut - low
         else:
             extent = whole - (low + high)
-        out.append(Landing(n, extent, s, d, low, k))
+        out.append(OverlapAxis(n, extent, s, d, low, k))
     return tuple(out)
 
 
@@ -136,7 +136,7 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     return tuple(stages.made)
 
 
-def _by_remainder(stages: Stages, spots: Sequence[Landing]) -> Element:
+def _by_remainder(stages: Stages, spots: Sequence[OverlapAxis]) -> Element:
     """Sub-pixel decomposition: elements with equal remainders modulo the stride are the result of one convolution.
 
     Where the stride divides the kernel, all of these have equally many taps, so that they are one contraction with as
@@ -162,7 +162,7 @@ def _by_remainder(stages: Stages, spots: Sequence[Landing]) -> Element:
     return value
 
 
-def _convolved(stages: Stages, spots: Sequence[Landing], kind: Sequence[int | None], tag: str) -> Element:
+def _convolved(stages: Stages, spots: Sequence[OverlapAxis], kind: Sequence[int | None], tag: str) -> Element:
     """The convolution for elements with these remainders (None: all of them), read at an index of the result."""
     view = stages.view
     x, w, dtype = view.shape(0), view.shape(1), view.dtype(0).accumulator
@@ -204,7 +204,7 @@ def _convolved(stages: Stages, spots: Sequence[Landing], kind: Sequence[int | No
     return value
 
 
-def _by_tap(view: View, spots: Sequence[Landing], at: At) -> Scalar:
+def _by_tap(view: View, spots: Sequence[OverlapAxis], at: At) -> Scalar:
     """An element as the sum over the taps that contribute to it: with groups and dilations."""
     w = view.shape(1)
     groups = view.attr("group", 1)
@@ -229,10 +229,10 @@ def col2im(view: View) -> tuple[Definition, ...]:
     strides = tuple(view.attr("strides", None) or (1,) * rank)
     dilations = tuple(view.attr("dilations", None) or (1,) * rank)
     pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
-    spots: list[Landing] = []
+    spots: list[OverlapAxis] = []
     for i, (m, k, s, d) in enumerate(zip(image, block, strides, dilations, strict=True)):
         blocks = (m + pads[i] + pads[i + rank] - d * (k - 1) - 1) // s + 1
-        spots.append(Landing(Index.of(blocks), Index.of(m), s, d, pads[i], k))
+        spots.append(OverlapAxis(Index.of(blocks), Index.of(m), s, d, pads[i], k))
     size = prod(block)
     axes = view.axes((have[0], floor_div(have[1], Index.of(size)), *map(Index.of, image)))
     ranges, reach, guards = reaching(view, spots, here(axes[2:]))

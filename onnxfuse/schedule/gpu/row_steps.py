@@ -10,13 +10,13 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest
-from onnxfuse.schedule.gpu.division import Columns, Division, columns
+from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, columns
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RowStep:
     """A loop over the elements of a row, `columns`, or a value of the whole row.
 
     What it makes has a `name`: that of a job's value, or of a `reduce` over the row, whose body is over the columns.
@@ -53,9 +53,9 @@ class Made:
         return by.total == self.columns.total and self.position(load) == by.position
 
 
-def steps_of(t: AlignedJobs, d: Division, digits: Mapping[Axis, Index]) -> tuple[list[Step], dict[str, Made]]:
+def steps_of(t: AlignedJobs, d: ThreadMapping, digits: Mapping[Axis, Index]) -> tuple[list[RowStep], dict[str, Made]]:
     """The steps of all jobs in order, and their values; `digits` are the values of the phase's axes."""
-    steps: list[Step] = []
+    steps: list[RowStep] = []
     values: dict[str, Made] = {}
     for job in t.jobs:
         made = _made(job, t, d)
@@ -65,21 +65,21 @@ def steps_of(t: AlignedJobs, d: Division, digits: Mapping[Axis, Index]) -> tuple
         for x in found:
             across = columns(d, product([r.extent for r in x.ranges]))
             body = tuple(substitute_axes(b, across.digits(x.ranges)) for b in x.body)
-            steps.append(Step(_name(x, steps), body[0], across, replace(x, body=body)))
+            steps.append(RowStep(_name(x, steps), body[0], across, replace(x, body=body)))
         names = dict(zip(found, (s.name for s in steps[len(steps) - len(found) :]), strict=True))
         value = _named(value, names)
         if made.columns is not None:
             value = substitute_axes(value, made.columns.digits(made.inner))
-        steps.append(Step(job.nest.name, value, made.columns))
+        steps.append(RowStep(job.nest.name, value, made.columns))
     return steps, values
 
 
-def _made(job: Job, t: AlignedJobs, d: Division) -> Made:
+def _made(job: Job, t: AlignedJobs, d: ThreadMapping) -> Made:
     inner = tuple(a for a in job.nest.axes if a not in t.shared)
     return Made(job.nest, inner, columns(d, product([a.extent for a in inner])) if inner else None)
 
 
-def _name(x: Reduce, before: Sequence[Step]) -> str:
+def _name(x: Reduce, before: Sequence[RowStep]) -> str:
     return f"{x.combine} {len(before)}"
 
 
@@ -98,7 +98,7 @@ def _named(value: Scalar, names: Mapping[Reduce, str]) -> Scalar:
     return rebuild(value, leaf, lambda e: e)
 
 
-def _reductions(value: Scalar, made: Made, d: Division) -> Iterator[Reduce]:
+def _reductions(value: Scalar, made: Made, d: ThreadMapping) -> Iterator[Reduce]:
     """The outermost reductions in a value, each once, that all of the row has in common.
 
     A thread that is alone at a long row goes through it as the loops are, and not by these steps.
@@ -115,6 +115,6 @@ def _reductions(value: Scalar, made: Made, d: Division) -> Iterator[Reduce]:
             yield first
 
 
-def reads_of(step: Step, name: str) -> list[Load]:
+def reads_of(step: RowStep, name: str) -> list[Load]:
     """The loads by which a step reads a value."""
     return [load for x in step.scalars for load in loads(x) if load.source == name]
