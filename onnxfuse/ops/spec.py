@@ -107,6 +107,14 @@ class View:
         """Extents of input i."""
         return self.type(i).shape
 
+    def ranked(self, i: int, least: int, most: int | None = None) -> tuple[Index, ...]:
+        """Extents of input i, at least `least` and at most `most`. Raises Refused where it has more or fewer."""
+        shape = self.shape(i)
+        if not least <= len(shape) <= (len(shape) if most is None else most):
+            wanted = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+            raise self.refuse("E-INVALID", f"{self.node.inputs[i]} has rank {len(shape)}, not {wanted}")
+        return shape
+
     def load(self, i: int, index: tuple[Index, ...]) -> Scalar:
         """Element `index` of input i; a constant of one element becomes a literal."""
         constant = self.constants.get(self.node.inputs[i])
@@ -120,6 +128,16 @@ class View:
         """Raise Refused unless a list has the wanted length."""
         if len(values) != wanted:
             raise self.refuse("E-INVALID", f"{name} has {counted(len(values), 'entry')}, not {wanted}")
+
+    def positive(self, names: str, values: Iterable[int]) -> None:
+        """Raise Refused unless all values of some attributes are at least 1."""
+        if min(values, default=1) < 1:
+            raise self.refuse("E-INVALID", f"{names} must be at least 1")
+
+    def nonempty(self, extents: Iterable[Index]) -> None:
+        """Raise Refused where an extent is 0, or less where nothing is left of it."""
+        if any(n is not None and n < 1 for n in (e.constant for e in extents)):
+            raise self.refuse("E-NO-KERNEL", "a tensor is empty", "none: it has no elements to choose from")
 
     def ints(self, i: int) -> tuple[Index, ...]:
         """Elements of integer input i as constants or functions of extents. Raises Refused where they are not known."""
@@ -176,7 +194,9 @@ class View:
             self.demands[demand] = None
 
     def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
-        """Fresh axes, one per extent."""
+        """Fresh axes, one per extent. Raises Refused where one is negative."""
+        if any(n is not None and n < 0 for n in (e.constant for e in shape)):
+            raise self.refuse("E-INVALID", f"the result has the shape {shape!r}")
         return tuple(Axis(f"{self.node.outputs[output]}{tag}:{i}", e) for i, e in enumerate(shape))
 
     def out(self, k: int = 0) -> str:
@@ -276,7 +296,7 @@ def view_of(graph: Graph, node: Node) -> View:
 
 REPORT = "report it, with the model if you can: a bug of onnxfuse"
 # Exceptions that a bug in a row raises: the node is left to the runtime (E-INTERNAL), the build goes on.
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 
 
 def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
