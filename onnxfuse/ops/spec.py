@@ -14,13 +14,12 @@ import numpy as np
 
 from onnxfuse.errors import counted
 from onnxfuse.ir.absent import INVALID, absent
-from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
+from onnxfuse.ir.compose import folded, is_static, sources, with_extents, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.indexing import transform
-from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+from onnxfuse.ir.scalar import Const, FromIndex, Load, Scalar, cast
 
 Images = Literal["", "pool", "convolution"]
 Relation = Literal["equals", "equals or is 1", "is at least"]
@@ -66,6 +65,11 @@ class Definition:
     def type(self) -> TensorType:
         """The tensor type of the value."""
         return TensorType(self.value.dtype, self.shape)
+
+    def over(self, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
+        """With `change` applied to extents (of axes and ranges too), `places` to possibly negative indices."""
+        axes, value = with_extents(self.axes, self.value, change, places)
+        return replace(self, axes=axes, value=value)
 
     def __repr__(self) -> str:
         return f"{self.name}[{', '.join(map(repr, self.axes))}] = {self.value!r}"
@@ -324,34 +328,8 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
 
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
     """Definitions over named extents; the row's demands are attached to the first of them."""
-    made = tuple(map(_with_names, made))
+    made = tuple(d if is_static(d.axes, d.value) else d.over(named, parts_named) for d in made)
     return (replace(made[0], demands=tuple(d.over(named) for d in demands)), *made[1:]) if demands else made
-
-
-def _with_names(d: Definition) -> Definition:
-    """A definition whose extents are polynomials over symbols."""
-    scalars = list(walk(d.value))
-    ranges = [r.extent for n in scalars if isinstance(n, Reduce) for r in n.ranges]
-    guards = [g.extent for n in scalars if isinstance(n, (Load, FromIndex)) for g in n.guards]
-    static = all(e.constant is not None for e in (*d.shape, *ranges, *guards))
-    return d if static else with_extents(d, named, parts_named)
-
-
-def with_extents(d: Definition, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
-    """A definition with `change` applied to extents (of axes and ranges too), `places` to possibly negative indices."""
-    ranges = [r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges]
-    axes = {a: Axis(a.name, change(a.extent)) for a in (*d.axes, *ranges)}
-
-    def index(e: Index) -> Index:
-        return places(transform(e, lambda a: Index.of(axes[a]) if isinstance(a, Axis) else None))
-
-    def leaf(x: Scalar) -> Scalar | None:
-        if not isinstance(x, Reduce):
-            return None
-        body = tuple(rebuild(b, leaf, index) for b in x.body)
-        return Reduce(x.combine, tuple(axes[r] for r in x.ranges), body, x.dtype, x.slot)
-
-    return replace(d, axes=tuple(axes[a] for a in d.axes), value=rebuild(d.value, leaf, index))
 
 
 def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
