@@ -19,7 +19,7 @@ from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.target import Gpu, gpus_of
 from tests.kernels.compiled import Case
 from tests.threads import emulator
-from tests.threads.scheduled import library_of, name_of
+from tests.threads.scheduled import library_of, name_of, unit_of
 
 Array = npt.NDArray[Any]
 UNASKED = 48 << 10  # bytes of shared memory that a block has without being asked for
@@ -37,14 +37,18 @@ class Device(Protocol):
 
 
 class Emulated:
-    """The text of kernels on the host, a fiber for each thread, in an order that a seed shuffles."""
+    """The text of kernels on the host, a fiber for each thread, in an order that a seed shuffles.
 
-    def __init__(self, seed: int = 1) -> None:
-        self.name, self.target, self._seed = "emulator", gpus_of(("sm_90",))[0], seed
+    Kernels are compiled with those of their unit, or with `few` others.
+    """
+
+    def __init__(self, seed: int = 1, few: tuple[Case, ...] = ()) -> None:
+        self.name, self.target, self.seed, self._few = "emulator", gpus_of(("sm_90",))[0], seed, few
 
     def run(self, case: Case, kernel: Kernel, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """What the kernel of a case makes of inputs in storage order."""
-        return emulator.run(kernel, name_of(case), inputs, library_of(case), self._seed)
+        library = unit_of(self._few) if self._few else library_of(case)
+        return emulator.run(kernel, name_of(case), inputs, library, self.seed)
 
 
 class Cuda:

@@ -312,3 +312,30 @@ def _of_one_number(x: Reduce, n: Const) -> Scalar:
         return n
     count = FromIndex(product([r.extent for r in x.ranges]), I64)
     return apply("select", apply("greater", count, number(0, I64)), n, empty)
+
+
+def is_static(axes: tuple[Axis, ...], value: Scalar) -> bool:
+    """Whether all extents of axes and of a value over them, of ranges and guards too, are numbers."""
+    scalars = list(walk(value))
+    ranges = [r.extent for n in scalars if isinstance(n, Reduce) for r in n.ranges]
+    guards = [g.extent for n in scalars if isinstance(n, (Load, FromIndex)) for g in n.guards]
+    return all(e.constant is not None for e in (*(a.extent for a in axes), *ranges, *guards))
+
+
+def with_extents(
+    axes: tuple[Axis, ...], value: Scalar, change: Callable[[Index], Index], places: Callable[[Index], Index]
+) -> tuple[tuple[Axis, ...], Scalar]:
+    """Axes and a value over them, `change` applied to extents (ranges too), `places` to possibly negative indices."""
+    ranges = [r for n in walk(value) if isinstance(n, Reduce) for r in n.ranges]
+    made = {a: Axis(a.name, change(a.extent)) for a in (*axes, *ranges)}
+
+    def index(e: Index) -> Index:
+        return places(transform(e, lambda a: Index.of(made[a]) if isinstance(a, Axis) else None))
+
+    def leaf(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Reduce):
+            return None
+        body = tuple(rebuild(b, leaf, index) for b in x.body)
+        return Reduce(x.combine, tuple(made[r] for r in x.ranges), body, x.dtype, x.slot)
+
+    return tuple(made[a] for a in axes), rebuild(value, leaf, index)

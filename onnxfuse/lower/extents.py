@@ -12,7 +12,6 @@ from onnxfuse.ir.index import ONE, Atom, Index, Loaded, Symbol, atoms, operands_
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.lowered import Lowered
-from onnxfuse.ops.spec import with_extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,5 +137,5 @@ def replaced(lowered: Lowered, values: Mapping[Symbol, Index]) -> Lowered:
 
     types = {v: TensorType(t.dtype, tuple(map(extent, t.shape))) for v, t in lowered.types.items()}
     demands = tuple(d.over(extent) for d in lowered.demands)
-    made = tuple(with_extents(d, extent, extent) for d in lowered.definitions)
+    made = tuple(d.over(extent, extent) for d in lowered.definitions)
     return replace(lowered, types=types, definitions=made, demands=demands)

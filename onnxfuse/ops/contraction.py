@@ -123,7 +123,13 @@ def convolved(
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = windows(view, kernel)
-    groups = Index.of(view.attr("group", 1))
+    group = view.attr("group", 1)
+    view.positive("group", (group,))
+    view.demand(x[1], "equals", w[1] * group)
+    view.nonempty(w[:1])
+    if (w[0].constant or 0) % group:
+        raise view.refuse("E-INVALID", f"{w[0]!r} channels do not make {group} groups")
+    groups = Index.of(group)
     axes = view.axes((x[0], w[0], *(s.extent for s in spots)))
     channel = Axis(f"{view.out()}:c", w[1])
     taps = tuple(Axis(f"{view.out()}:k{i}", Index.of(k)) for i, k in enumerate(kernel))

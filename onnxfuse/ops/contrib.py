@@ -30,7 +30,7 @@ def biased(body: Callable[[View, Scalar], Scalar]) -> Define:
         def value(at: At) -> Scalar:
             here = x(at)
             if view.has(1):
-                here = apply("add", here, wide(view, 1)(spread(view.shape(1), have, at)))
+                here = apply("add", here, wide(view, 1)(spread(view, view.shape(1), have, at)))
             return body(view, here)
 
         s.output(have, value)
@@ -122,11 +122,11 @@ def skip_normalization(*, centred: bool) -> Define:
     """
 
     def define(view: View) -> tuple[Definition, ...]:
-        s, have, x = Stages(view), view.shape(0), wide(view)
+        s, have, x = Stages(view), view.ranked(0, 1), wide(view)
         bias = 4 if centred else 3
 
         def added(at: At) -> Scalar:
-            value = apply("add", x(at), wide(view, 1)(spread(view.shape(1), have, at)))
+            value = apply("add", x(at), wide(view, 1)(spread(view, view.shape(1), have, at)))
             return apply("add", value, wide(view, bias)(at[-1:])) if view.has(bias) else value
 
         summed = s.value("%added", have, added)
@@ -155,15 +155,17 @@ def embed_layer_normalization(view: View) -> tuple[Definition, ...]:
     Output 2, the sum, is undefined: in a function body the runtime infers the type of the ids for it.
     """
     s = Stages(view)
-    batch, length = view.shape(0)
-    have = (batch, length, view.shape(2)[-1])
+    batch, length = view.ranked(0, 2, 2)
+    have = (batch, length, view.ranked(2, 2, 2)[1])
+    for table in (3, 4) if view.has(1) else (3,):
+        view.ranked(table, 2, 2)
 
     def part(table: int, place: Index, column: Index) -> Scalar:
         return wide(view, table)((place, column))
 
     def embedded(at: At) -> Scalar:
         row, column = at[:2], at[2]
-        spot = loaded(view, 8, spread(view.shape(8), have[:2], row), view.shape(3)[0]) if view.has(8) else at[1]
+        spot = loaded(view, 8, spread(view, view.shape(8), have[:2], row), view.shape(3)[0]) if view.has(8) else at[1]
         value = part(2, loaded(view, 0, row, view.shape(2)[0]), column)
         value = apply("add", value, part(3, spot, column))
         if view.has(1):
@@ -183,14 +185,14 @@ def _masked(s: Stages) -> Element:
     def one(at: At) -> Scalar:
         return cast(cast(view.load(7, at), BOOL), I32)
 
-    count = s.reduced("%mask", view.shape(7), (1,), "sum", one)
+    count = s.reduced("%mask", view.ranked(7, 2, 2), (1,), "sum", one)
     return lambda at: count((*at, ZERO))
 
 
 def scaled_image(view: View) -> tuple[Definition, ...]:
     """ImageScaler: every pixel times one number, plus a number of its channel."""
     s, x, shifts = Stages(view), wide(view), view.attr("bias", ())
-    scale = view.attr("scale", 1.0)
+    scale, have = view.attr("scale", 1.0), view.ranked(0, 2)
 
     def value(at: At) -> Scalar:
         made = apply("mul", x(at), const(scale, x(at).dtype))
@@ -200,15 +202,17 @@ def scaled_image(view: View) -> tuple[Definition, ...]:
             shift = apply("select", mine, const(b, made.dtype), shift)
         return apply("add", made, shift)
 
-    s.output(view.shape(0), value)
+    s.output(have, value)
     return tuple(s.made)
 
 
 def crop(view: View) -> tuple[Definition, ...]:
     """Crop: `border` (left, top, right, bottom) off the last two axes; or `scale` rows and columns from there on."""
-    n, c, h, w = view.shape(0)
-    left, top, right, bottom = view.attr("border", (0, 0, 0, 0))
-    wanted = view.attr("scale", ())
+    n, c, h, w = view.ranked(0, 4, 4)
+    border, wanted = view.attr("border", (0, 0, 0, 0)), view.attr("scale", ())
+    view.lengths("border", border, 4)
+    view.lengths("scale", wanted, 2 if wanted else 0)
+    left, top, right, bottom = border
     rest = tuple(map(Index.of, wanted)) if wanted else (h - top - bottom, w - left - right)
     axes = view.axes((n, c, *rest))
     i, j, y, x = map(Index.of, axes)

@@ -32,6 +32,8 @@ def aligned(view: View, shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> tup
 
     Where it is not known whether an extent is 1 or that of the axis, the index is clamped to the last element.
     """
+    if len(shape) > len(axes):
+        raise view.refuse("E-BROADCAST", f"an operand of rank {len(shape)} does not fit a result of rank {len(axes)}")
     index: list[Index] = []
     for e, a in zip(shape, axes[len(axes) - len(shape) :], strict=True):
         view.demand(e, "equals or is 1", a.extent)

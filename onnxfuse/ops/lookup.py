@@ -34,6 +34,7 @@ def gather_elements(view: View) -> tuple[Definition, ...]:
     """GatherElements along one axis."""
     data, indices = view.shape(0), view.shape(1)
     at = view.axis(view.attr("axis", 0), len(data))
+    view.ranked(1, len(data), len(data))
     axes = view.axes(indices)
     index = list(unit_at(axes))
     index[at] = loaded(view, 1, unit_at(axes), data[at])
@@ -42,11 +43,14 @@ def gather_elements(view: View) -> tuple[Definition, ...]:
 
 def gather_nd(view: View) -> tuple[Definition, ...]:
     """GatherND: the last axis of the indices holds a multi-index."""
-    data, indices = view.shape(0), view.shape(1)
+    data, indices = view.shape(0), view.ranked(1, 1)
     batch = view.attr("batch_dims", 0)
     width = indices[-1].constant
     if width is None:
         raise view.unsized("the length of the index tuples is a symbol", indices[-1:])
+    if not 0 <= batch < len(indices) or batch + width > len(data):
+        said = f"{batch} batch axes and tuples of {width} do not fit ranks {len(data)} and {len(indices)}"
+        raise view.refuse("E-INVALID", said)
     axes = view.axes((*indices[:-1], *data[batch + width :]))
     outer = unit_at(axes[: len(indices) - 1])
     picked = tuple(Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width))
@@ -85,7 +89,7 @@ def eye_like(view: View) -> tuple[Definition, ...]:
     dtype = dtype_of(view.attr("dtype", view.dtype(0).onnx))
     if dtype is None:
         raise view.refuse("E-DTYPE", f"element type {view.attr('dtype', 0)} has no kernel")
-    axes = view.axes(view.shape(0))
+    axes = view.axes(view.ranked(0, 2, 2))
     off = FromIndex(axes[1] - Index.of(axes[0]) - view.attr("k", 0), I64)
     here = apply("equal", off, Const(0, I64))
     return (Definition(view.out(), axes, apply("select", here, const(1, dtype), const(0, dtype))),)

@@ -39,7 +39,7 @@ def reshape_target(view: View) -> tuple[Index, ...]:
     copy = not view.attr("allowzero", 0)
     for at, e in enumerate(asked):
         if e == ZERO and copy:
-            asked[at] = have[at]
+            asked[at] = have[view.axis(at, len(have))]
     inferred = [at for at, e in enumerate(asked) if e.constant == -1]
     if inferred:
         known = product([e for at, e in enumerate(asked) if at not in inferred])
@@ -130,6 +130,8 @@ def slices(view: View) -> tuple[Piece, ...]:
         where = view.static_ints(3) if view.has(3) else None
         steps = view.static_ints(4) if view.has(4) else None
     where = tuple(view.axis(a, len(have)) for a in (range(len(starts)) if where is None else where))
+    for name, values in (("starts", starts), ("ends", ends), ("steps", steps or where)):
+        view.lengths(name, values, len(where))
     out: list[Piece] = []
     for at, start, end, step in zip(where, starts, ends, steps or (1,) * len(where), strict=True):
         if not step:
@@ -225,6 +227,7 @@ def split(view: View) -> tuple[Definition, ...]:
         sizes = tuple(map(Index.of, view.attr("split", ())))
     else:
         sizes = _equal_parts(view, have[at], len(view.node.outputs))
+    view.lengths("the split", sizes, len(view.node.outputs))
     out: list[Definition] = []
     offset = ZERO
     for k, size in enumerate(sizes):
@@ -284,15 +287,22 @@ def _one_extent(view: View, extents: list[Index], joined: bool) -> Index:
 def tile(view: View) -> tuple[Definition, ...]:
     """Tile by repeats."""
     have = view.shape(0)
+    view.lengths("repeats", view.ints(1), len(have))
     axes = view.axes(tuple(e * r for e, r in zip(have, view.ints(1), strict=True)))
     index = tuple(index_modulo(Index.of(a), e) if e != ZERO else ZERO for a, e in zip(axes, have, strict=True))
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
+def _blocksize(view: View) -> Index:
+    size = view.attr("blocksize", 1)
+    view.positive("blocksize", (size,))
+    return Index.of(size)
+
+
 def depth_to_space(view: View) -> tuple[Definition, ...]:
     """DepthToSpace, both modes."""
-    n, c, h, w = view.shape(0)
-    b = Index.of(view.attr("blocksize", 1))
+    n, c, h, w = view.ranked(0, 4, 4)
+    b = _blocksize(view)
     depth = floor_div(c, b * b)
     axes = view.axes((n, depth, h * b, w * b))
     i, ch, y, x = unit_at(axes)
@@ -303,8 +313,9 @@ def depth_to_space(view: View) -> tuple[Definition, ...]:
 
 def space_to_depth(view: View) -> tuple[Definition, ...]:
     """SpaceToDepth, both modes."""
-    n, c, h, w = view.shape(0)
-    b = Index.of(view.attr("blocksize", 1))
+    n, c, h, w = view.ranked(0, 4, 4)
+    b = _blocksize(view)
+    view.nonempty((c,))
     axes = view.axes((n, c * b * b, floor_div(h, b), floor_div(w, b)))
     i, ch, y, x = unit_at(axes)
     if view.attr("mode", "DCR") == "CRD":

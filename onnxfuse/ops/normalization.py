@@ -23,7 +23,7 @@ def softmax_axes(view: View) -> tuple[int, ...]:
     if view.opset >= 13:
         return (view.axis(view.attr("axis", -1), rank),)
     first = view.attr("axis", 1)
-    return tuple(range(first + rank if first < 0 else first, rank))
+    return tuple(range(rank if first == rank else view.axis(first, rank), rank))
 
 
 def softmax_like(log: bool) -> Define:
@@ -146,13 +146,15 @@ def _affine(view: View, value: Scalar, have: At, at: At, scale: int, bias: int |
     """value times input `scale` plus input `bias`, both broadcast from the right."""
     for i, fn in ((scale, "mul"), (bias, "add")):
         if i is not None and view.has(i):
-            value = apply(fn, value, cast(view.load(i, spread(view.shape(i), have, at)), value.dtype))
+            value = apply(fn, value, cast(view.load(i, spread(view, view.shape(i), have, at)), value.dtype))
     return value
 
 
-def spread(shape: At, have: At, at: At) -> At:
+def spread(view: View, shape: At, have: At, at: At) -> At:
     """The index of an operand broadcast to `have` at the index `at`: 0 where it has extent 1."""
     tail = len(have) - len(shape)
+    if tail < 0:
+        raise view.refuse("E-BROADCAST", f"an operand of rank {len(shape)} does not fit a result of rank {len(have)}")
     return tuple(ZERO if e == ONE and have[tail + i] != ONE else at[tail + i] for i, e in enumerate(shape))
 
 
@@ -171,7 +173,7 @@ def statistics(s: Stages, *wanted: tuple[int, Element]) -> None:
 
 def instance_normalization(view: View) -> tuple[Definition, ...]:
     """InstanceNormalization: per image and channel."""
-    s, have = Stages(view), view.shape(0)
+    s, have = Stages(view), view.ranked(0, 2)
     normal = s.normalized(have, range(2, len(have)), wide(view), view.attr("epsilon", 1e-5))
     s.output(have, lambda at: _per_channel(view, normal.value(at), at[1]))
     return tuple(s.made)
@@ -185,8 +187,10 @@ def _per_channel(view: View, value: Scalar, channel: Index) -> Scalar:
 
 def group_normalization(view: View) -> tuple[Definition, ...]:
     """GroupNormalization: per image and group of channels; scale and bias are by group before opset 21."""
-    s, have, x = Stages(view), view.shape(0), wide(view)
+    s, have, x = Stages(view), view.ranked(0, 2), wide(view)
     groups = view.attr("num_groups", 1)
+    view.positive("num_groups", (groups,))
+    view.nonempty(have[1:2])
     width = divides(Index.of(groups), have[1])
     if width is None:
         raise view.unsized(f"{have[1]!r} channels do not make {groups} groups", have[1:2])
@@ -249,8 +253,9 @@ def lp_normalization(view: View) -> tuple[Definition, ...]:
 
 def lrn(view: View) -> tuple[Definition, ...]:
     """LRN: x / (bias + alpha/size * sum of squares over neighbouring channels) ** beta."""
-    s, have, dtype = Stages(view), view.shape(0), view.dtype(0)
+    s, have, dtype = Stages(view), view.ranked(0, 2), view.dtype(0)
     size = view.attr("size", 1)
+    view.positive("size", (size,))
     near = Axis(f"{view.out()}%square:r", Index.of(size))
 
     def squares(at: At) -> Scalar:

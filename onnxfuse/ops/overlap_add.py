@@ -92,12 +92,12 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[OverlapAxis, ...]:
         ("strides", strides),
         ("dilations", dilations),
         ("output_padding", more),
+        ("output_shape", asked or more),
         ("the kernel", kernel),
     ):
         view.lengths(name, values, rank)
     view.lengths("pads", pads, 2 * rank)
-    if min((*strides, *dilations, *kernel), default=1) < 1:
-        raise view.refuse("E-INVALID", "strides, dilations and kernels are at least 1")
+    view.positive("strides, dilations and kernels", (*strides, *dilations, *kernel))
     auto = view.attr("auto_pad", "NOTSET")
     out: list[OverlapAxis] = []
     for i, (n, k, s, d) in enumerate(zip(have, kernel, strides, dilations, strict=True)):
@@ -125,13 +125,19 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = landings(view, kernel)
+    group = view.attr("group", 1)
+    view.positive("group", (group,))
+    view.demand(x[1], "equals", w[0])
+    if (w[0].constant or 0) % group:
+        raise view.refuse("E-INVALID", f"{w[0]!r} channels do not make {group} groups")
+    view.nonempty(w[:2])
     stages = Stages(view)
     value: Element = partial(_by_tap, view, spots)
     uneven = prod(s.stride for s in spots if s.size % s.stride)
-    if view.attr("group", 1) == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
+    if group == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
         value = _by_remainder(stages, spots)
     bias = wide(view, 2) if view.has(2) else None
-    shape = (x[0], w[1] * view.attr("group", 1), *(s.extent for s in spots))
+    shape = (x[0], w[1] * group, *(s.extent for s in spots))
     stages.output(shape, lambda at: apply("add", value(at), bias(at[1:2])) if bias else value(at))
     return tuple(stages.made)
 
@@ -224,11 +230,15 @@ def _by_tap(view: View, spots: Sequence[OverlapAxis], at: At) -> Scalar:
 
 def col2im(view: View) -> tuple[Definition, ...]:
     """Col2Im: columns of blocks are added into an image."""
-    have, image, block = view.shape(0), view.static_ints(1), view.static_ints(2)
+    have, image, block = view.ranked(0, 3, 3), view.static_ints(1), view.static_ints(2)
     rank = len(image)
     strides = tuple(view.attr("strides", None) or (1,) * rank)
     dilations = tuple(view.attr("dilations", None) or (1,) * rank)
     pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
+    for name, values in (("the block", block), ("strides", strides), ("dilations", dilations)):
+        view.lengths(name, values, rank)
+    view.lengths("pads", pads, 2 * rank)
+    view.positive("strides, dilations and blocks", (*strides, *dilations, *block))
     spots: list[OverlapAxis] = []
     for i, (m, k, s, d) in enumerate(zip(image, block, strides, dilations, strict=True)):
         blocks = (m + pads[i] + pads[i + rank] - d * (k - 1) - 1) // s + 1

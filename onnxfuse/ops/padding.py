@@ -25,13 +25,16 @@ class Margin:
         """The extent of the result."""
         return self.have + self.low + self.high
 
+    @property
+    def kept(self) -> Index:
+        """What is left when one side is cut: cropping comes first, and what is cut off is not reflected or repeated."""
+        return self.have + sum((n for n in (self.low, self.high) if not _adds(n)), ZERO)
+
     def source(self, mode: str, at: Index) -> Index:
         """The source position of the result's position `at`; out of range in the padding of mode constant."""
         if mode == "constant" or not (_adds(self.low) or _adds(self.high)):
             return at - self.low
-        # cropping comes first: what is cut off is not reflected or repeated
-        cut, cut_above = (ZERO if _adds(n) else n for n in (self.low, self.high))
-        kept = self.have + cut + cut_above
+        kept, cut = self.kept, ZERO if _adds(self.low) else self.low
         place = at - (self.low - cut)
         if mode == "edge":
             place = greatest(ZERO, least(place, kept - 1))
@@ -81,6 +84,8 @@ def pad(view: View) -> tuple[Definition, ...]:
     made = margins(view)
     for m in made:
         _demand(view, mode, m)
+    if mode != "constant":
+        view.nonempty(m.kept for m in made)
     axes = view.axes(tuple(m.extent for m in made))
     index = tuple(m.source(mode, Index.of(a)) for m, a in zip(made, axes, strict=True))
     if mode != "constant":
@@ -115,6 +120,7 @@ def center_crop_pad(view: View) -> tuple[Definition, ...]:
     have = view.shape(0)
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
     wanted = list(have)
+    view.lengths("the shape", view.extents(1), len(named))
     for at, extent in zip(named, view.extents(1), strict=True):
         wanted[at] = extent
     axes = view.axes(tuple(wanted))
@@ -133,7 +139,7 @@ def center_crop_pad(view: View) -> tuple[Definition, ...]:
 
 def trilu(view: View) -> tuple[Definition, ...]:
     """Trilu: zeros below or above a diagonal of each matrix."""
-    have, dtype = view.shape(0), view.dtype(0)
+    have, dtype = view.ranked(0, 2), view.dtype(0)
     k = view.static_ints(1)[0] if view.has(1) else 0
     axes = view.axes(have)
     i, j = (Index.of(a) for a in axes[-2:])

@@ -24,7 +24,7 @@ def pool_row(
     def define(view: View) -> tuple[Definition, ...]:
         if any(view.node.outputs[1:]):
             raise view.refuse("E-NO-KERNEL", "the indices are used", f"remove its output {view.node.outputs[1]}")
-        have, dtype = view.shape(0), view.dtype(0)
+        have, dtype = view.ranked(0, 2), view.dtype(0)
         kernel = tuple(view.attr("kernel_shape", ()))
         spots = windows(view, kernel, pooled=True)
         axes = view.axes((*have[:2], *(s.extent for s in spots)))
@@ -45,7 +45,7 @@ def global_pool_row(
     """A pooling over all spatial axes: `lift` each element, combine, `finish` with their number."""
 
     def define(view: View) -> tuple[Definition, ...]:
-        have = view.shape(0)
+        have = view.ranked(0, 2)
         axes = view.axes((*have[:2], *(ONE,) * (len(have) - 2)))
         ranges = tuple(Axis(f"{view.out()}:r{i}", e) for i, e in enumerate(have[2:], 2))
         x = view.load(0, (Index.of(axes[0]), Index.of(axes[1]), *map(Index.of, ranges)))
@@ -62,6 +62,7 @@ def _plain(view: View, x: Scalar) -> Scalar:
 def _power(view: View, x: Scalar) -> Scalar:
     """|x| to the power p, an attribute."""
     p = view.attr("p", 2)
+    view.positive("p", (p,))
     x = cast(x, x.dtype.accumulator)
     return square(x) if p == 2 else apply("abs", x) if p == 1 else apply("pow", apply("abs", x), const(p, x.dtype))
 

@@ -24,13 +24,13 @@ from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops import elementwise, movement, normalization, pooling
 from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
+from onnxfuse.ops.spec import Define, Definition, Row, Speller, View, table
 from onnxfuse.ops.stages import At, Stages, here, number, total
 
 _INTEGERS = "quantized values of int8, uint8, int16 or uint16"
 CHANNELS = "channels_last 0, with Transposes around it"
 _CODES = 10  # the first opset with QuantizeLinear
-_FAMILIES = (elementwise, movement, normalization, pooling)
+_NUMBERS = table(elementwise.ROWS, movement.ROWS, normalization.ROWS, pooling.ROWS)  # of operators on decoded values
 _SHORT = 16  # bits of the widest quantized type that saturates exactly in float32
 
 
@@ -183,7 +183,9 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
         )
         types = {**view.types, **{d.name: TensorType(F32, d.shape) for d in numbers}}
         of_numbers = replace(view, node=node, types=types, opset=view.attr("opset", view.opset))
-        row = next(r for f in _FAMILIES for r in f.ROWS if r.op == op and r.since <= of_numbers.opset <= r.until)
+        row = _NUMBERS.find(node, of_numbers.opset)
+        if row is None:
+            raise view.refuse("E-NO-KERNEL", f"opset {of_numbers.opset} is not supported")
         producers = {d.name: (d.axes, d.value) for d in numbers}
         made = [replace(d, value=inline(d.value, producers)) for d in row.define(of_numbers)]
         last = made.pop()

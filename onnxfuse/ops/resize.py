@@ -243,8 +243,7 @@ def resize(view: View) -> tuple[Definition, ...]:
     busy = [i for i, s in enumerate(made) if not s.idle]
     if how.mode != "nearest" and not dtype.floating and busy:
         raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: its rounding is specific to ONNX Runtime", FLOATS)
-    if ZERO in view.shape(0):
-        raise view.refuse("E-NO-KERNEL", "the tensor is empty", "none: it has no elements to choose from")
+    view.nonempty((*view.shape(0), *(s.extent for s in made)))
     if any(made[i].static and (made[i].extent.constant or 0) > LONGEST for i in busy):
         raise view.refuse("E-RESOURCE", f"an axis is resized to more than {LONGEST} elements", "resize to fewer")
     stages, shape = Stages(view), list(view.shape(0))

@@ -91,10 +91,12 @@ def _elements_by_table(view: View, along: int, places: Array) -> tuple[Definitio
 
 def scatter_nd(view: View) -> tuple[Definition, ...]:
     """ScatterND; without a reduction the last of several updates of a slice wins."""
-    have, shape = view.shape(0), view.shape(1)
+    have, shape = view.shape(0), view.ranked(1, 1)
     width = shape[-1].constant
     if not width:
         raise view.unsized(f"places of {shape[-1]!r} numbers", shape[-1:])
+    if width > len(have):
+        raise view.refuse("E-INVALID", f"tuples of {width} do not fit a tensor of rank {len(have)}")
     axes = view.axes(have)
     places = _tabled(view, have[:width], product(have[:width]))
     if places is not None:

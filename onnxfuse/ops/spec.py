@@ -13,13 +13,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onnxfuse.errors import counted
-from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
+from onnxfuse.ir.compose import folded, is_static, sources, with_extents, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.indexing import transform
-from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+from onnxfuse.ir.scalar import Const, FromIndex, Load, Scalar, cast
 from onnxfuse.ir.unsupported import INVALID, absent
 
 Images = Literal["", "pool", "convolution"]
@@ -67,6 +66,11 @@ class Definition:
         """The tensor type of the value."""
         return TensorType(self.value.dtype, self.shape)
 
+    def over(self, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
+        """With `change` applied to extents (of axes and ranges too), `places` to possibly negative indices."""
+        axes, value = with_extents(self.axes, self.value, change, places)
+        return replace(self, axes=axes, value=value)
+
     def __repr__(self) -> str:
         return f"{self.name}[{', '.join(map(repr, self.axes))}] = {self.value!r}"
 
@@ -107,6 +111,14 @@ class View:
         """Extents of input i."""
         return self.type(i).shape
 
+    def ranked(self, i: int, least: int, most: int | None = None) -> tuple[Index, ...]:
+        """Extents of input i, at least `least` and at most `most`. Raises Refused where it has more or fewer."""
+        shape = self.shape(i)
+        if not least <= len(shape) <= (len(shape) if most is None else most):
+            wanted = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+            raise self.refuse("E-INVALID", f"{self.node.inputs[i]} has rank {len(shape)}, not {wanted}")
+        return shape
+
     def load(self, i: int, index: tuple[Index, ...]) -> Scalar:
         """Element `index` of input i; a constant of one element becomes a literal."""
         constant = self.constants.get(self.node.inputs[i])
@@ -120,6 +132,16 @@ class View:
         """Raise Refused unless a list has the wanted length."""
         if len(values) != wanted:
             raise self.refuse("E-INVALID", f"{name} has {counted(len(values), 'entry')}, not {wanted}")
+
+    def positive(self, names: str, values: Iterable[int]) -> None:
+        """Raise Refused unless all values of some attributes are at least 1."""
+        if min(values, default=1) < 1:
+            raise self.refuse("E-INVALID", f"{names} must be at least 1")
+
+    def nonempty(self, extents: Iterable[Index]) -> None:
+        """Raise Refused where an extent is 0, or less where nothing is left of it."""
+        if any(n is not None and n < 1 for n in (e.constant for e in extents)):
+            raise self.refuse("E-NO-KERNEL", "a tensor is empty", "none: it has no elements to choose from")
 
     def ints(self, i: int) -> tuple[Index, ...]:
         """Elements of integer input i as constants or functions of extents. Raises Refused where they are not known."""
@@ -176,7 +198,9 @@ class View:
             self.demands[demand] = None
 
     def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
-        """Fresh axes, one per extent."""
+        """Fresh axes, one per extent. Raises Refused where one is negative."""
+        if any(n is not None and n < 0 for n in (e.constant for e in shape)):
+            raise self.refuse("E-INVALID", f"the result has the shape {shape!r}")
         return tuple(Axis(f"{self.node.outputs[output]}{tag}:{i}", e) for i, e in enumerate(shape))
 
     def out(self, k: int = 0) -> str:
@@ -276,7 +300,7 @@ def view_of(graph: Graph, node: Node) -> View:
 
 REPORT = "report it, with the model if you can: a bug of onnxfuse"
 # Exceptions that a bug in a row raises: the node is left to the runtime (E-INTERNAL), the build goes on.
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 
 
 def define(rows: OperatorTable, view: View) -> tuple[Definition, ...] | Decision:
@@ -304,34 +328,8 @@ def define(rows: OperatorTable, view: View) -> tuple[Definition, ...] | Decision
 
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
     """Definitions over named extents; the row's demands are attached to the first of them."""
-    made = tuple(map(_with_names, made))
+    made = tuple(d if is_static(d.axes, d.value) else d.over(named, parts_named) for d in made)
     return (replace(made[0], demands=tuple(d.over(named) for d in demands)), *made[1:]) if demands else made
-
-
-def _with_names(d: Definition) -> Definition:
-    """A definition whose extents are polynomials over symbols."""
-    scalars = list(walk(d.value))
-    ranges = [r.extent for n in scalars if isinstance(n, Reduce) for r in n.ranges]
-    guards = [g.extent for n in scalars if isinstance(n, (Load, FromIndex)) for g in n.guards]
-    static = all(e.constant is not None for e in (*d.shape, *ranges, *guards))
-    return d if static else with_extents(d, named, parts_named)
-
-
-def with_extents(d: Definition, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
-    """A definition with `change` applied to extents (of axes and ranges too), `places` to possibly negative indices."""
-    ranges = [r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges]
-    axes = {a: Axis(a.name, change(a.extent)) for a in (*d.axes, *ranges)}
-
-    def index(e: Index) -> Index:
-        return places(transform(e, lambda a: Index.of(axes[a]) if isinstance(a, Axis) else None))
-
-    def leaf(x: Scalar) -> Scalar | None:
-        if not isinstance(x, Reduce):
-            return None
-        body = tuple(rebuild(b, leaf, index) for b in x.body)
-        return Reduce(x.combine, tuple(axes[r] for r in x.ranges), body, x.dtype, x.slot)
-
-    return replace(d, axes=tuple(axes[a] for a in d.axes), value=rebuild(d.value, leaf, index))
 
 
 def _by_body(rows: OperatorTable, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:

@@ -90,8 +90,7 @@ def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool 
     pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
     for name, values, wanted in (("strides", strides, rank), ("dilations", dilations, rank), ("pads", pads, 2 * rank)):
         view.lengths(name, values, wanted)
-    if min((*strides, *dilations, *kernel), default=1) < 1:
-        raise view.refuse("E-INVALID", "strides, dilations and kernels are at least 1")
+    view.positive("strides, dilations and kernels", (*strides, *dilations, *kernel))
     auto = view.attr("auto_pad", "NOTSET")
     out: list[Window] = []
     for i, (have, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):

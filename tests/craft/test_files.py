@@ -3,7 +3,6 @@
 import ast
 from collections import Counter
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 
@@ -23,22 +22,21 @@ SEEN = (*files(*ROOMS), *sorted(ROOT.glob("*")))
 WRITTEN = [path for path in SEEN if path.is_file() and path.suffix in TEXT and path.name != ".git"]
 
 
-@pytest.mark.parametrize("path", ALL_PYTHON, ids=name_of)
-def test_a_file_opens_with_its_promise(path: Path):
-    """One sentence on the first line, in full. An empty `__init__.py` promises nothing."""
-    tree = tree_of(path)
-    if path.name == "__init__.py" and not tree.body:
-        return
-    first = (ast.get_docstring(tree) or "").split("\n")[0]
-    assert first, f"{name_of(path)} has no docstring"
-    assert first.endswith((".", ":")), f"{name_of(path)}: the first line is a whole sentence: {first!r}"
+def test_a_file_opens_with_its_promise():
+    """One whole sentence on the first line. An empty `__init__.py` promises nothing."""
+    trees = {name_of(path): tree_of(path) for path in ALL_PYTHON}
+    first = {
+        name: (ast.get_docstring(tree) or "").split("\n")[0]
+        for name, tree in trees.items()
+        if tree.body or not name.endswith("__init__.py")
+    }
+    assert {name: line for name, line in first.items() if not line.endswith((".", ":"))} == {}
 
 
-@pytest.mark.parametrize("path", ALL_PYTHON, ids=name_of)
-def test_a_file_is_short(path: Path):
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    most = LONGER.get(name_of(path), MAX_LINES)
-    assert lines <= most, f"{name_of(path)} has {lines} lines, more than {most}: it is two files"
+def test_a_file_is_short():
+    """Longer ones are two files."""
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_PYTHON}
+    assert {name: count for name, count in lines.items() if count > LONGER.get(name, MAX_LINES)} == {}
 
 
 def test_a_folder_has_few_files():
@@ -50,11 +48,10 @@ def test_a_folder_has_few_files():
     assert set(many) == set(MANY), "the list of exceptions is longer than needed"
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
-def test_no_file_names_where_it_was_written(path: Path):
-    text = path.read_text(encoding="utf-8")
-    found = [word for word in FORBIDDEN if word in text]
-    assert not found, f"{name_of(path)} names {found}"
+def test_no_file_names_where_it_was_written():
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in WRITTEN}
+    named = {name: [word for word in FORBIDDEN if word in text] for name, text in texts.items()}
+    assert {name: words for name, words in named.items() if words} == {}
 
 
 def test_the_files_are_found():

@@ -96,17 +96,21 @@ def ours(name: str) -> bool:
     return name.split(".")[0] in ("onnxfuse", "onnxfuse_cli", "cli")
 
 
-@pytest.mark.parametrize("path", EVERY_FILE, ids=name_of)
-def test_imports_point_left(path: Path):
-    room = room_of(module_of(path))
-    for name in filter(ours, imports(path)):
-        other = room_of(name)
-        assert {room, other} <= PLACE.keys(), f"{name_of(path)}: give {room} and {other} their places in LAYERS"
-        assert other == room or PLACE[other] < PLACE[room], f"{name_of(path)} must not import {name}"
+def test_imports_point_left():
+    for path in EVERY_FILE:
+        room = room_of(module_of(path))
+        for name in filter(ours, imports(path)):
+            other = room_of(name)
+            assert {room, other} <= PLACE.keys(), f"{name_of(path)}: give {room} and {other} their places in LAYERS"
+            assert other == room or PLACE[other] < PLACE[room], f"{name_of(path)} must not import {name}"
 
 
-@pytest.mark.parametrize("path", EVERY_FILE, ids=name_of)
-def test_outside_packages_come_through_their_doors(path: Path):
+def test_outside_packages_come_through_their_doors():
+    for path in EVERY_FILE:
+        assert_imports_through_doors(path)
+
+
+def assert_imports_through_doors(path: Path):
     module = module_of(path)
     here = {room_of(module), module.removeprefix("onnxfuse.")}
     for name in imports(path):
@@ -122,9 +126,13 @@ def test_outside_packages_come_through_their_doors(path: Path):
 LATE_IMPORTS = {"cli/program.py", "cli/verbs_models.py", "cli/verbs_tools.py"}  # so that --help is quick
 
 
-@pytest.mark.parametrize("path", EVERY_FILE, ids=name_of)
-def test_functions_import_nothing(path: Path):
+def test_functions_import_nothing():
     """But for the verbs of the command line, and lines that say why: `# noqa: PLC0415  REASON`."""
+    for path in EVERY_FILE:
+        assert_functions_import_nothing(path)
+
+
+def assert_functions_import_nothing(path: Path):
     lines = path.read_text(encoding="utf-8").splitlines()
     for function in ast.walk(tree_of(path)):
         if isinstance(function, ast.FunctionDef) and name_of(path) not in LATE_IMPORTS:
@@ -134,10 +142,10 @@ def test_functions_import_nothing(path: Path):
                     assert reason, f"{name_of(path)}:{node.lineno}: import at the top, or say why not"
 
 
-@pytest.mark.parametrize("path", EVERY_FILE, ids=name_of)
-def test_no_star_imports(path: Path):
-    stars = [node.lineno for node in ast.walk(tree_of(path)) if isinstance(node, ast.alias) and node.name == "*"]
-    assert not stars, f"{name_of(path)}: star import in line {stars}"
+def test_no_star_imports():
+    names = ((path, node) for path in EVERY_FILE for node in ast.walk(tree_of(path)) if isinstance(node, ast.alias))
+    stars = [f"{name_of(path)}:{node.lineno}" for path, node in names if node.name == "*"]
+    assert not stars
 
 
 def test_no_import_cycles():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -222,3 +222,25 @@ def check(case: Case, got: Sequence[Array], want: Sequence[Array], who: str) -> 
         scale = max(1.0, float(np.max(np.abs(finite), initial=0.0)))
         bound = float(np.finfo(case.precision or g.dtype).eps) * case.length * case.factor * scale
         np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=0, atol=bound, err_msg=who)
+
+
+# Many cases in one test -----------------------------------------------------------------------------------------------
+
+
+def by_operator(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """The cases of each operator: one test for all of them costs less than a test for each."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.op, []).append(case)
+    return found
+
+
+def hold(test: Callable[[Case], None], cases: Iterable[Case]) -> None:
+    """Assert that a test passes for all cases; the names of those for which it does not, with what it says."""
+    failed: dict[str, str] = {}
+    for case in cases:
+        try:
+            test(case)
+        except Exception as problem:
+            failed[case.id] = repr(problem)
+    assert not failed, "\n".join(f"{name}: {said}" for name, said in failed.items())

@@ -137,3 +137,20 @@ def test_heads_that_two_products_read_are_made_by_one_kernel() -> None:
     assert ("Exp", "Reshape", "Transpose", "Reshape") in ops(made)
     inside = {n.name for g in made.groups for n in g.nodes}
     assert not {n.op for n in made.graph.nodes if n.name not in inside} & {"Shape", "Gather", "Concat"}
+
+
+COSINE = """<ir_version: 8, opset_import: ["" : 17]>
+cosine (float[%s, 2, 6, 16] q, float[%s, 2, 16, 6] k, float[%s, 2, 6, 16] v) => (float[%s, 2, 6, 16] y) {
+  low = Constant <value_float = 1e-12> ()
+  a = ReduceL2 <axes = [3]> (q)  b = Clip (a, low)  c = Div (q, b)
+  d = ReduceL2 <axes = [2]> (k)  e = Clip (d, low)  f = Div (k, e)
+  s = MatMul (c, f)  p = Softmax <axis = 3> (s)  y = MatMul (p, v)
+}"""
+
+
+@pytest.mark.parametrize("batch", ["3", "batch"])
+def test_the_lengths_of_queries_are_computed_once_whatever_the_batch(batch: str) -> None:
+    """Swin V2 divides queries and keys by their lengths: a limit of a length joins its sum, not the attention."""
+    made = onnx.parser.parse_model(COSINE % ((batch,) * 4))
+    found = ops(plan(load(made.SerializeToString(), Options()), ROWS, Options()))
+    assert sorted(found) == [("Div", "Div", "MatMul", "Softmax", "MatMul"), *[("ReduceL2", "Clip")] * 2]

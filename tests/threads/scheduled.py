@@ -82,11 +82,12 @@ def library_of(case: Case) -> ctypes.CDLL:
     """The kernels of a case and those that are compiled with it, for the host."""
     table = USUAL if case in USUAL else SELDOM
     at = table.index(case) // PER_UNIT * PER_UNIT
-    return _unit(table[at : at + PER_UNIT])
+    return unit_of(table[at : at + PER_UNIT])
 
 
 @cache
-def _unit(cases: tuple[Case, ...]) -> ctypes.CDLL:
+def unit_of(cases: tuple[Case, ...]) -> ctypes.CDLL:
+    """The kernels of some cases, compiled together for the host."""
     made = {name_of(case): kernel for case in cases if isinstance(kernel := scheduled(case), Kernel)}
     with alone(CACHE / f"threads-{cases[0].name}.lock"):
         return ctypes.CDLL(str(compiled(made)))

@@ -92,19 +92,22 @@ class Threads:
 
 
 class Readers:
-    """The readers of each element since the last barrier: the lowest and the highest thread, and the time."""
+    """The readers of each element since the last barrier: the lowest and the highest thread, and the time.
+
+    They are stored so that 0 is nobody: memory that is never looked at is not even mapped.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.first = np.full(shape, THREADS, np.int64)
-        self.last = np.full(shape, -1, np.int64)
+        self.first = np.zeros(shape, np.int64)  # THREADS minus the thread
+        self.last = np.zeros(shape, np.int64)  # the thread plus 1
         self.time = np.zeros(shape, np.int64)
 
     def unseen(self, at: tuple[Array, ...], thread: Array, threads: Threads) -> Array:
         """Which elements another thread has read since the last common barrier."""
         time = self.time[at]
         found = np.zeros(thread.shape, bool)
-        for each in (self.first[at], self.last[at]):
-            read = (each >= 0) & (each < THREADS)
+        first, last = self.first[at], self.last[at]
+        for read, each in ((first > 0, THREADS - first), (last > 0, last - 1)):
             found |= read & threads.unseen(time * THREADS + np.where(read, each, 0) + 1, thread)
         return found
 
@@ -112,7 +115,7 @@ class Readers:
         """Record reads; those before the last barrier are dropped."""
         old = ~self.unseen(at, thread, threads)
         past = tuple(np.asarray(each)[old] for each in at)
-        self.first[past], self.last[past] = THREADS, -1
-        np.minimum.at(self.first, at, thread)
-        np.maximum.at(self.last, at, thread)
+        self.first[past], self.last[past] = 0, 0
+        np.maximum.at(self.first, at, THREADS - thread)
+        np.maximum.at(self.last, at, thread + 1)
         self.time[at] = threads.clock.time

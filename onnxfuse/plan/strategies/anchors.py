@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import Index, symbols_of
+from onnxfuse.ir.index import Index, divides, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.plan.kinds import (
     BATCHED,
@@ -356,8 +356,17 @@ class _Grower:
         return made is not None and len(made.shape) > 3 and not self._kinds(group) - {REDUCTION, ELEMENTWISE, MOVEMENT}
 
     def _shared_mask(self, group: int, node: int) -> bool:
-        """Whether a producer is much smaller than the group's largest value: then it is cheaper computed once."""
-        graph, largest = self.units.graph, self._largest(group)
+        """Whether a producer is much smaller than the group's largest value: then it is cheaper computed once.
+
+        Sizes with symbols are compared where one is a known multiple of the other.
+        """
+        graph = self.units.graph
         t = graph.types[self.units.nodes[node].outputs[0]]
-        size = product(t.shape).constant if t is not None else None
-        return size is not None and size * 4 <= largest
+        if t is None:
+            return False
+        size = product(t.shape)
+        if size.constant is not None:
+            return size.constant * 4 <= self._largest(group)
+        others = (graph.types.get(self.units.nodes[m].outputs[0]) for m in self.units.members[group])
+        times = (divides(size, product(other.shape)) for other in others if other is not None)
+        return any(q is not None and (q.constant or 0) >= 4 for q in times)

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from onnxfuse_cli.program import VerbCommand
 from onnxfuse_cli.verbs import onnxfuse as program
 
-from onnxfuse.runtime import process
+from tests.cli import programs
 from tests.cli.conftest import Onnxfuse
 from tests.cli.shipping.test_recipes import env
 from tests.cli.shipping.test_wants import sized
@@ -67,5 +67,5 @@ def test_examples_run(verb: str, folder: Path, here: Path, env: dict[str, str], 
     for example in [example for each, example in EXAMPLES if each == verb]:
         command, files = re.fullmatch(r"(.*?)((?: (?:<|>).*)?)", example).groups()  # type: ignore[union-attr]
         line = f"onnxfuse {verb} {command} {QUICKER.get(verb, '')}{files}".replace("slower 3%", "slower 9999%")
-        done = process.run(("sh", "-c", line), env={**env, **own, "HOME": str(here)})
+        done = programs.line(line, {**env, **own, "HOME": str(here)})
         assert done.code in CODES.get(verb, (0,)), f"{line}: {done.err}"

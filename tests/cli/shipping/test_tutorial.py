@@ -14,6 +14,7 @@ from onnxfuse_cli.verbs import onnxfuse as program
 
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.runtime import process
+from tests.cli import programs
 from tests.cli.shipping.test_recipes import env
 from tests.cli.shipping.test_wants import sized
 from tests.craft.sources import ROOT
@@ -57,9 +58,7 @@ def test_a_page_is_true(page: str, here: Path):
         for command, lines in runs(text):
             words, expected = shlex.split(command, comments=True), 1 if "exits with 1" in command else 0
             assert words[0] == "onnxfuse"
-            done = process.run(
-                (sys.executable, "-m", "onnxfuse_cli", *words[1:]), env={"ONNXFUSE_CACHE_DIR": str(CACHE)}
-            )
+            done = programs.onnxfuse_as_program(words[1:], {"ONNXFUSE_CACHE_DIR": str(CACHE)})
             assert done.code == expected, f"{command}: {done.err}"
             said = [masked(line) for line in (done.out + done.err).splitlines()]
             for line in lines:
@@ -110,7 +109,7 @@ def test_code_of_the_front_pages_runs(page: Path, here: Path, env: dict[str, str
                 line = line.replace(written, here_)
             if "--target cuda" in line and not libraries():
                 continue
-            done = process.run(("sh", "-ec", line), env=env)
+            done = programs.line(line, env)
             assert done.code == 0, f"{line}: {done.err}"
     assert "console" in kinds
 
