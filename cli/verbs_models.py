@@ -86,6 +86,8 @@ def optimize(
     document = result.to_json()
     if result.output.model is None:  # otherwise they are outputs like the others
         keep.write(result.to_json(drawing=True))
+    else:
+        results.tell_written(keep.paths)
     if as_json:
         show.document(document)
     results.after_optimize(screen, result)

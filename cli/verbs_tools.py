@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -22,7 +22,9 @@ _STREAM = "-"
 @flag("format", type=Choice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
 @flag("overwrite", is_flag=True, default=False, help="replace an existing page")
 @common(json=False)
-def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
+def report(
+    result: str, out: str | None, format: Literal["html", "markdown"] | None, overwrite: bool, **values: Any
+) -> None:
     """Make a page, HTML or Markdown, of a result.
 
     RESULT.json is what any verb wrote with --json-file.
@@ -30,7 +32,9 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
     from . import results
 
     page = results.File("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
-    text = results.page_text(results.read_document(result), format, page.path)
+    other = "name a .html or .md file, or give --format"
+    named = results.page_format(str(page.path), "OUT", other) if page.path is not None and format is None else None
+    text = results.page_text(results.read_document(result), format or named or "markdown")
     if page.path is None:
         show.data(text.rstrip("\n"))
     else:
@@ -50,7 +54,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
 
     overwrite = bool(values.pop("overwrite"))
     keep = results.ResultFiles(values, overwrite=overwrite, others=(out,))
-    results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
+    results.answer(packaging.package(place, out, keep.paths, overwrite=overwrite), as_json, keep)
 
 
 @verb("", "--calibrate")

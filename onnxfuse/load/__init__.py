@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from onnxfuse.load.model import load
+from onnxfuse.load.read import files_of
 from onnxfuse.load.simplify import simplify_shapes
 from onnxfuse.load.source import Body, Source, everywhere
 from onnxfuse.runtime.wire import expand, key_of, make_stub
 
-__all__ = ["Body", "Source", "everywhere", "expand", "key_of", "load", "make_stub", "simplify_shapes"]
+__all__ = ["Body", "Source", "everywhere", "expand", "files_of", "key_of", "load", "make_stub", "simplify_shapes"]

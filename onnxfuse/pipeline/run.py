@@ -111,7 +111,7 @@ def optimize(
     places = places_of(path, options) if writes or _NAMES.index(last) >= _NAMES.index("build") else None
     there = path is None or path.exists()  # else it is `load` that has something to say
     if writes and places is not None and there:
-        refuse(places, options)
+        refuse(places, options, path)
     calls = calls or Calls()
     folder_of = places if writes and there else None
     with opened(model, options, calls, tell, places=places, beside=folder_of, strict=strict) as context:
