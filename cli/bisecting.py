@@ -15,9 +15,8 @@ from onnxfuse.measure.profile import ModelProfile, profile_models
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.session import library_of
 
-from .models import dims_of, files, refuse_dims, refuse_unequal_inputs
+from .models import dims_of, files, library_for, refuse_dims, refuse_unequal_inputs
 from .progress import Progress
 from .results import document, read_here
 from .show import milliseconds, table
@@ -46,7 +45,7 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
         paths = files("bisect", (a, b), folder)
         refuse_unequal_inputs("bisect", paths, (a, b))
         refuse_dims("bisect", paths[0], a, dims_of(values["dim"]), values["inputs"])
-        library = library_of(paths[1], values["library"])
+        library = library_for("bisect", paths[1], b, values["library"])
         common = {
             "a": str(paths[0].absolute()),
             "b": str(paths[1].absolute()),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import click
 
-from onnxfuse.config import option_fields
+from onnxfuse.config import Options, option_fields
 
 from . import show
 from .flags import Choice, common, flag, of_options
@@ -85,13 +85,20 @@ def doctor(
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
     """Show the value of every option, and its source."""
-    from . import housekeeping, results, settings
+    from onnxfuse.pipeline.meter import size_of
+    from onnxfuse.pipeline.state import check_options
 
+    from . import housekeeping, results, settings
+    from .models import sets_of
+
+    check_options(Options(**{f.name: values[f.name] for f in option_fields()}))
+    sets_of(values["dim"])
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
     names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
     keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]))
     others = settings.of_verbs(ctx.find_root(), onnxfuse.commands, known={f.name for f in option_fields()})
+    size_of(str(others["cache"]["max-size"][0]))
     results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
 
 

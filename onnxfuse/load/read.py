@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnxfuse.errors import ModelError, OnnxFuseError, UsageError
 from onnxfuse.load.tensors import mapped
 from onnxfuse.runtime.graphs import graphs
-from onnxfuse.runtime.wire import Malformed, slim
+from onnxfuse.runtime.wire import Malformed, key_of, slim
 
 # Files that are mistaken for models, by their first bytes.
 _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
@@ -62,7 +62,7 @@ def files_of(path: Path) -> Iterator[Path]:
     yield path
     with suppress(OnnxFuseError):
         proto = _parse(str(path), _open(path))
-        tensors = (t for g in graphs(proto.graph) for t in g.initializer)
+        tensors = (t for g in graphs(proto.graph) for t in g.initializer if key_of(t) is None)
         named = dict.fromkeys(e.value for t in tensors for e in t.external_data if e.key == "location")
         named |= dict.fromkeys(p.value for p in proto.metadata_props if p.key in _COMPANIONS)
         yield from (path.parent / name for name in named)

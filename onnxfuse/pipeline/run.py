@@ -25,7 +25,7 @@ from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
-from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_options, have
+from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_files, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
@@ -105,6 +105,7 @@ def optimize(
     """
     options = _options(options, output, changes)
     check_options(options)
+    check_files(options)
     path = None if isinstance(model, bytes) else Path(model)
     last = options.stop_after or (_DRY if options.dry_run else _NAMES[-1])
     writes = options.stop_after is None and not options.dry_run

@@ -22,13 +22,13 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.load.dims import is_extent
 from onnxfuse.lower import Lowered
-from onnxfuse.pipeline.meter import Meter
+from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.plan.price import PriceMemo
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
-from onnxfuse.rewrite import Firing
+from onnxfuse.rewrite import Firing, select
 from onnxfuse.runtime.background import Background
 from onnxfuse.runtime.memory import Load
 from onnxfuse.target import Target, runs_here
@@ -181,6 +181,20 @@ def check_options(options: Options) -> None:
             re.compile(pattern)
         except re.error as problem:
             raise UsageError(f"options: {pattern} is not a regular expression: {problem}", hint="correct it") from None
+    select(options)
+    hinted(options.dim_hint)
+    if options.memory_budget is not None:
+        size_of(options.memory_budget)
+
+
+def check_files(options: Options) -> None:
+    """Raise UsageError for a file to read that is not there, before a model is read and compiled in vain."""
+    named = {"custom_ops_library": options.custom_ops_library, "inputs": (options.inputs,)}
+    named |= {} if options.profile_guided else {"lock": (options.lock,)}
+    for flag, places in named.items():
+        for place in places:
+            if place is not None and not Path(place).exists():
+                raise UsageError(f"options: {flag} is {place}, which does not exist", hint="check the spelling")
 
 
 def hinted(texts: Sequence[str]) -> list[dict[str, int]]:

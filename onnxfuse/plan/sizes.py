@@ -44,8 +44,8 @@ def input_symbols(graph: Graph) -> dict[str, str]:
 
 
 def _called(symbol: str, form: str) -> str:
-    """The name of a dimension; one without a name is told by input and axis, in this form."""
-    return form.format(*symbol[1:].rpartition("_")) if symbol.startswith("?") else symbol
+    """The model's name of a dimension; one without a name is told by input and axis, in this form."""
+    return form.format(*symbol[1:].rpartition("_")) if symbol.startswith("?") else plain_name(symbol)
 
 
 def batches_of(graph: Graph) -> list[str]:

@@ -11,7 +11,7 @@ from onnxfuse.ir.graph import Attribute, Constant, Node
 from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Array, Miss, Work
+from onnxfuse.rewrite.work import Array, Miss, NoMatch, Work
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
 _DEEPEST = 8  # elementwise nodes behind a product that are searched for a use together with another product
@@ -43,7 +43,7 @@ def merged_products(work: Work, at: int, trust: bool) -> Draft:
     same = [b for b in branches if b.dtype == mine.dtype and work.constants[b.weight].shape[_depth_axis(node)] == depth]
     same = _apart(work, same)
     if len(same) < 2 or same[0] != mine:
-        raise Miss(f"{node.inputs[0]} has no later product with constant weights of equal depth and type")
+        raise NoMatch(f"{node.inputs[0]} has no later product with constant weights of equal depth and type")
     return _merged(Draft(work, at), node, same)
 
 

@@ -12,7 +12,7 @@ from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides
 from onnxfuse.rewrite.proofs.conditions import Condition, moderate
 from onnxfuse.rewrite.proofs.ranges import Ranges
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.work import Miss, NoMatch, Work
 
 NUMERICS = ("exact", "reassociates", "assumes")
 
@@ -61,7 +61,7 @@ class Rule:
     def attempt(self, work: Work, at: int, trust: bool) -> Draft:
         """The first match whose conditions hold, as a Draft."""
         node = work.nodes[at]
-        reason = f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}"
+        missed: Miss = NoMatch(f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}")
         for binding in match_node(work, self.lhs, at, Binding()):
             try:
                 self._check(work, binding, trust)
@@ -71,8 +71,8 @@ class Rule:
                     _check_both_sides(work, binding, draft)
                 return draft
             except Miss as miss:
-                reason = str(miss)
-        raise Miss(reason)
+                missed = miss
+        raise missed
 
     def _check(self, work: Work, binding: Binding, trust: bool) -> None:
         for condition in (*self.when, *(() if trust else self.assume)):
