@@ -86,12 +86,12 @@ def doctor(
 def config(as_json: bool, **values: Any) -> None:
     """Show the value of every option, and its source."""
     from onnxfuse.pipeline.meter import size_of
-    from onnxfuse.pipeline.state import check_options
+    from onnxfuse.pipeline.state import check_values
 
     from . import housekeeping, results, settings
     from .models import sets_of
 
-    check_options(Options(**{f.name: values[f.name] for f in option_fields()}))
+    check_values(Options(**{f.name: values[f.name] for f in option_fields()}))
     sets_of(values["dim"])
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}

@@ -161,7 +161,7 @@ def have(value: T | None) -> T:
     return value
 
 
-def check_options(options: Options) -> None:
+def check_values(options: Options) -> None:
     """Raise UsageError for a value that no option has; the command line says the same of its flags."""
     for each in fields(options):
         value, choices = getattr(options, each.name), each.metadata["choices"]
@@ -170,12 +170,6 @@ def check_options(options: Options) -> None:
                 raise UsageError(f"options: {each.name} is not {one!r}", hint=f"it is one of {', '.join(choices)}")
         if isinstance(value, int | float) and not value >= 0:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
-    if options.check and (options.lock is None or options.profile_guided):
-        raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
-    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
-        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
-    if options.nvcc is not None and options.toolchain == NVRTC:
-        raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
     for pattern in options.skip_node:
         try:
             re.compile(pattern)
@@ -185,6 +179,17 @@ def check_options(options: Options) -> None:
     hinted(options.dim_hint)
     if options.memory_budget is not None:
         size_of(options.memory_budget)
+
+
+def check_options(options: Options) -> None:
+    """Raise UsageError for a value that no option has, and for options that contradict each other."""
+    check_values(options)
+    if options.check and (options.lock is None or options.profile_guided):
+        raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
+    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
+        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
+    if options.nvcc is not None and options.toolchain == NVRTC:
+        raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
 
 
 def check_files(options: Options) -> None:
