@@ -147,7 +147,7 @@ OWN = (
     Effect("verify", "--custom-ops-library no-such.so", f"{_M} {_F}", r"no-such\.so"),
     Effect("verify", "--time-budget 0.001", f"{_M} {_F}", "^exit 6$"),
     Effect("verify", "--memory-budget 1MB", f"{_M} {_F}", "^exit 6$"),
-    Effect("explain", "--node Add", _M, "^rules that match there"),
+    Effect("explain", "--node nobody", _M, "^exit 2$"),
     Effect("explain", "--target cuda", f"{_M} --json", r'"predicted_ms": (\S+)'),
     Effect("explain", "--arch x86-64-v3", f"{_M} --json", r'"predicted_ms": (\S+)'),
     Effect("explain", "--dim batch=3", _D, "symbolic sizes", gone=True),
