@@ -85,7 +85,7 @@ def _named(model: str | bytes, wanted: re.Pattern[str], options: Options) -> boo
 
 
 def _explained(result: Result, rules: list[tuple[str, str, str]], *, whole: bool) -> list[str]:
-    """The lines; with `whole`, those about what is kept apart without a loss too."""
+    """The lines; with `whole`, those about schedule candidates and what is kept apart without a loss too."""
     groups, candidates = result.groups, result.candidates
     refusals, apart = ([r for r in result.refusals if nothing_lost(r.unlock) == kept] for kept in (False, True))
     name = result.model.path or "standard input"
@@ -99,7 +99,7 @@ def _explained(result: Result, rules: list[tuple[str, str, str]], *, whole: bool
     if groups:
         lines += ["", "kernels", *_indented(_kernels(groups))]
     listed = list(_schedules(groups))
-    if listed:
+    if listed and whole:
         said = "schedule candidates: the chosen one first (least product of times on one core, on these and on many)"
         lines += ["", said, *_indented(table(listed, right=(1,)))]
     if refusals:

@@ -18,7 +18,7 @@ from onnxfuse.errors import OnnxFuseError, UsageError, counted
 from onnxfuse.ir.graph import Graph, Node, TensorType
 from onnxfuse.load import Source, everywhere, load
 from onnxfuse.measure.work import Bodies, inlined_types
-from onnxfuse.pipeline.groups import facts_of
+from onnxfuse.pipeline.groups import facts_of, reads_shape
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.plan.sizes import input_symbols, sizes_at
 from onnxfuse.report.document import parsed
@@ -78,7 +78,7 @@ class _Counted:
         """The operations of a node, of a kernel those of its function body; None where they are unknown."""
         facts = facts_of(graph, node)
         if facts is not None or not node.domain:
-            return facts.flops.constant if facts is not None else None
+            return facts.flops.constant if facts is not None else 0 if reads_shape(node) else None
         found = [t for v in node.inputs if (t := self.types.get(v)) is not None]
         return bodies.work(node.op, [(t.dtype.onnx, shape) for t in found if (shape := t.static_shape) is not None])
 

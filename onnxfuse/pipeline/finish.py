@@ -12,6 +12,7 @@ from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
+from onnxfuse.errors import OutputError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.ops.spec import REPORT
@@ -143,7 +144,11 @@ def _written(context: Context, calls: Calls, emitted: Emitted, places: Places) -
         old.unlink(missing_ok=True)
     with Staged() as staged:
         external = context.options.save_as_external_data
-        written: tuple[Path, ...] = calls.write(emitted, context.folder / places.name, staged, external=external)
+        try:
+            written: tuple[Path, ...] = calls.write(emitted, context.folder / places.name, staged, external=external)
+        except OutputError as problem:  # it is the same disk; nobody knows the folder where outputs are made
+            said = problem.message.replace(str(context.folder), str(places.folder))
+            raise OutputError(said, hint=problem.hint) from None
         staged.commit()
     return written
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +240,40 @@ def test_a_model_from_standard_input_is_called_that(
         assert "the model on standard input has external data, in w.data (name the model's" in piped("e.onnx", *line)
     for line in (("inspect", "-"), ("explain", "-"), ("optimize", "-", "o.onnx"), ("diff", "m.onnx", "-")):
         assert "w.data" in piped("e.onnx", *line)
+
+
+def test_a_shape_that_is_read_costs_nothing(onnxfuse: Onnxfuse, here: Path) -> None:
+    """So the sums of a model with Shape nodes are known."""
+    onnx.save(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 17]> m (float[4, 8] x, float[4, 8] z) => (float[4, 8] y, int64[2] s)
+            { a = Abs (x)  y = Add (a, z)  s = Shape (y) }"""
+        ),
+        "m.onnx",
+    )
+    found = onnxfuse("inspect", "m.onnx", "--json").json["model"]
+    assert {o["operator"]: o["flops"] for o in found["operators"]} == {"Abs": 32, "Add": 32, "Shape": 0}
+    said = onnxfuse("optimize", "m.onnx", "--no-verify").err.splitlines()
+    assert "?" not in next(line for line in said if line.startswith("all nodes"))
+
+
+def test_schedules_are_shown_only_when_asked(onnxfuse: Onnxfuse, here: Path) -> None:
+    onnx.save(products(), "m.onnx")
+    assert "schedule candidates" not in onnxfuse("explain", "m.onnx").out
+    assert "schedule candidates" in onnxfuse("explain", "m.onnx", "--verbose").out
+
+
+def test_a_full_disk_is_said_of_the_file_that_was_asked_for(
+    onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs are made in a hidden folder on the same disk."""
+    onnx.save(chain(), "m.onnx")
+
+    def full(*_: Any) -> Iterator[bytes]:
+        yield b"the beginning"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(importlib.import_module("onnxfuse.emit.write"), "expand", full)
+    said = onnxfuse("optimize", "m.onnx", "o.onnx", "--no-verify")
+    assert said.code == 7 and f"write: {here / 'o.onnx'} cannot be written: No space left on device" in said.last
+    assert [path.name for path in here.iterdir()] == ["m.onnx"]
