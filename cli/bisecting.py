@@ -9,17 +9,16 @@ from typing import Any
 
 from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
-from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.emit.staged import Staged, refuse_existing, refuse_inputs
 from onnxfuse.errors import counted
 from onnxfuse.measure.profile import ModelProfile, profile_models
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.session import library_of
 
-from .models import dims_of, files, refuse_dims, refuse_unequal_inputs
+from .models import dims_of, files, library_for, refuse_dims, refuse_unequal_inputs
 from .progress import Progress
-from .results import document
+from .results import document, read_here
 from .show import milliseconds, table
 
 _CHILD = "onnxfuse.verify.pieces_child"
@@ -41,11 +40,12 @@ def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite:
     """Find the pieces of B that differ from A, or are slower, the worst first; write the worst as two models."""
     out = {key: Path(f"{output}{end}") for key, end in (("a", ".a.onnx"), ("b", ".b.onnx"), ("inputs", ".inputs.npz"))}
     refuse_existing(out.values(), overwrite=overwrite)
+    refuse_inputs(out.values(), read_here())
     with work_folder() as folder:
         paths = files("bisect", (a, b), folder)
         refuse_unequal_inputs("bisect", paths, (a, b))
         refuse_dims("bisect", paths[0], a, dims_of(values["dim"]), values["inputs"])
-        library = library_of(paths[1], values["library"])
+        library = library_for("bisect", paths[1], b, values["library"])
         common = {
             "a": str(paths[0].absolute()),
             "b": str(paths[1].absolute()),

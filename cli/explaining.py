@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from onnxfuse.errors import UsageError, counted
 from onnxfuse.load import everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.state import Tell
-from onnxfuse.report.result import CandidateResult, GroupResult, Refusal, Result
+from onnxfuse.report.result import CandidateResult, GroupResult, Refusal, Result, nothing_lost
 from onnxfuse.rewrite import explain as rewrite_explain
 
 from .results import Answer
@@ -28,21 +29,28 @@ def explain(
     tell: Tell = lambda what, facts: None,
     *,
     strict: bool,
+    verbose: bool = False,
 ) -> Answer:
-    """Plan a model without building it; the groups, and the reasons for what is not fused."""
+    """Plan a model without building it; the groups, and the reasons for what is not fused.
+
+    `verbose`, or with `node`, pairs whose nodes are all in kernels are listed too.
+    """
     result = optimize(model, options=replace(options, stop_after="schedule"), tell=tell, strict=strict)
     wanted = _pattern(node)
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
     candidates = [c for c in result.candidates if wanted is None or any(map(wanted.search, c.nodes))]
     rules = _rules(model, wanted, options) if wanted is not None else []
-    if wanted is not None and not (groups or refusals or rules):
+    if wanted is not None and not (groups or refusals or rules or _named(model, wanted, options)):
         raise UsageError(f"explain: no node matches --node {node}", hint="onnxfuse explain without it lists them")
     notes = (*result.notes, *_counted(result))
     result = replace(result, notes=notes, groups=tuple(groups), refusals=tuple(refusals), candidates=tuple(candidates))
+    fired = result.drawing.fired if result.drawing is not None else ()
+    at = Counter(f.rule for f in fired if wanted is not None and any(map(wanted.search, f.nodes)))
+    shown = result if wanted is None else replace(result, rewrites=tuple(at.items()))
     made = result.to_json("explain", drawing=True)
     made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]
-    return Answer(made, tuple(_explained(result, groups, refusals, candidates, rules)))
+    return Answer(made, tuple(_explained(shown, rules, whole=verbose or wanted is not None)))
 
 
 def _counted(result: Result) -> Iterator[str]:
@@ -67,17 +75,19 @@ def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> lis
     found = []
     for graph in map(simplify_shapes, everywhere(load(model, options))):
         names = [n.name for n in graph.nodes if wanted.search(n.name)]
-        found += [(name, rule, why) for name in names for rule, why in rewrite_explain(graph, name, options)]
+        found += [(name, rule, why) for name in names for rule, why in rewrite_explain(graph, name, options, near=True)]
     return found
 
 
-def _explained(
-    result: Result,
-    groups: list[GroupResult],
-    refusals: list[Refusal],
-    candidates: list[CandidateResult],
-    rules: list[tuple[str, str, str]],
-) -> list[str]:
+def _named(model: str | bytes, wanted: re.Pattern[str], options: Options) -> bool:
+    """Whether a node of the model, or in a subgraph, has such a name."""
+    return any(wanted.search(n.name) for graph in everywhere(load(model, options)) for n in graph.nodes)
+
+
+def _explained(result: Result, rules: list[tuple[str, str, str]], *, whole: bool) -> list[str]:
+    """The lines; with `whole`, those about schedule candidates and what is kept apart without a loss too."""
+    groups, candidates = result.groups, result.candidates
+    refusals, apart = ([r for r in result.refusals if nothing_lost(r.unlock) == kept] for kept in (False, True))
     name = result.model.path or "standard input"
     lines = sentence(
         f"{name}  opset {result.model.opset}, {counted(result.nodes_before, 'node')} -> "
@@ -89,15 +99,20 @@ def _explained(
     if groups:
         lines += ["", "kernels", *_indented(_kernels(groups))]
     listed = list(_schedules(groups))
-    if listed:
+    if listed and whole:
         said = "schedule candidates: the chosen one first (least product of times on one core, on these and on many)"
         lines += ["", said, *_indented(table(listed, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
+    if apart and whole:
+        lines += ["", "kept apart, nothing left out", *_indented(table(list(_by_layer(apart)), right=(1,)))]
+    elif apart:
+        lines += ["", f"{counted(len(apart), 'pair')} kept apart, nothing left out   (--verbose lists them)"]
     if candidates:
         lines += ["", "candidates", *_indented(table(list(_proposed(candidates)), right=(1, 2)))]
     if rules:
-        lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
+        said = "rules that match there, in the model as it was read"
+        lines += ["", said, *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
     return lines + [line for note in result.notes for line in sentence(f"note: {note}")]
 
 
@@ -157,7 +172,7 @@ def _any_number(text: str) -> str:
     return re.sub(r"\d+", "*", text)
 
 
-def _schedules(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
+def _schedules(groups: Sequence[GroupResult]) -> Iterator[tuple[str, str, str]]:
     """The schedule candidates of each distinct kernel."""
     for g in {g.kernel: g for g in groups}.values():
         for each in g.schedules:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
+from onnxfuse.cost import number
 from onnxfuse.errors import OnnxFuseError, UsageError, counted
-from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.graph import Graph, Node, TensorType
 from onnxfuse.load import everywhere, load
 from onnxfuse.load.source import source_of
-from onnxfuse.pipeline.groups import facts_of
+from onnxfuse.measure.operations import Bodies, inlined_types
+from onnxfuse.pipeline.groups import facts_of, reads_shape
 from onnxfuse.pipeline.outputs import STREAM
+from onnxfuse.plan.sizes import input_symbols, sizes_at
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.entries import RUNTIME
 from onnxfuse.target import runs_here
@@ -37,9 +41,11 @@ def inspect(name: str) -> Answer:
         with Path(name).open("rb") as file:
             if file.read(4) == b"\x7fELF":
                 return _library(Path(name))
-    graph = load(show.given() if name == STREAM else name, Options())
+    model = show.given() if name == STREAM else name
+    graph = load(model, Options())
     source = source_of(graph)
-    operators = _operators(graph)
+    counted_at = _at_usual_sizes(model, graph)
+    operators = _operators(graph, counted_at)
     constants = {c for each in everywhere(graph) for c in each.constants.values()}  # each once, as subgraphs share some
     facts = {
         "path": name,
@@ -51,8 +57,9 @@ def inspect(name: str) -> Answer:
         "parameters": sum(c.size for c in constants),
         "weight_bytes": sum(c.bytes for c in constants),
         "flops": sum(o["flops"] or 0 for o in operators) if all(o["flops"] is not None for o in operators) else None,
-        "inputs": {name: repr(graph.types[name]) for name in graph.inputs},
-        "outputs": {name: repr(graph.types[name]) for name in graph.outputs},
+        "counted_at": counted_at.sizes,
+        "inputs": {v: _declared(graph, v, source.proto.graph.input) for v in graph.inputs},
+        "outputs": {v: _declared(graph, v, source.proto.graph.output) for v in graph.outputs},
         "operators": operators,
         "metadata": source.metadata,
         "notes": source.warnings,
@@ -60,22 +67,69 @@ def inspect(name: str) -> Answer:
     return Answer(document("inspect", model=facts), tuple(_inspected(facts)))
 
 
-def _operators(graph: Graph) -> list[dict[str, Any]]:
-    """Operators with their count, mapping types and operations; "-" and None where unknown."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
+    """A model at fixed sizes, at which operations are counted; of one with kernels, the types of its values inlined."""
+
+    graph: Graph
+    sizes: Mapping[str, int]  # of the symbols in its inputs, by what people call them
+    types: Mapping[str, TensorType | None]
+
+    def flops(self, graph: Graph, node: Node, bodies: Bodies) -> int | None:
+        """The operations of a node, of a kernel those of its function body; None where they are unknown."""
+        facts = facts_of(graph, node)
+        if facts is not None or not node.domain:
+            return facts.flops.constant if facts is not None else 0 if reads_shape(node) else None
+        found = [t for v in node.inputs if (t := self.types.get(v)) is not None]
+        return bodies.work(node.op, [(t.dtype.onnx, shape) for t in found if (shape := t.static_shape) is not None])
+
+
+def _at_usual_sizes(model: str | bytes, graph: Graph) -> _Counted:
+    """A model at usual sizes; where it cannot be, as it is."""
+    values = sizes_at([graph], {}, {})
+    symbols = input_symbols(graph)
+    shapes = {v: t.shape for v in graph.inputs if (t := graph.types.get(v)) is not None}
+    given = tuple(f"{v}:{','.join(str(number(e, values)) for e in shape)}" for v, shape in shapes.items() if shape)
+    with suppress(OnnxFuseError):
+        made = load(model, Options(input_shape=given)) if symbols else graph
+        fused = source_of(made).already_fused and isinstance(model, str)
+        types = inlined_types(Path(str(model)), given) if fused else made.types
+        return _Counted(made, {called: values[symbol] for symbol, called in symbols.items()}, types)
+    return _Counted(graph, {}, {})
+
+
+def _declared(graph: Graph, value: str, listed: Sequence[Any]) -> str:
+    """The type of an input or output, with the names that the model gives to its dimensions."""
+    found = graph.types.get(value)
+    dims = next((each.type.tensor_type.shape.dim for each in listed if each.name == value), ())
+    if found is None or len(dims) != len(found.shape):
+        return repr(found)
+    named = [d.dim_param or repr(e) for d, e in zip(dims, found.shape, strict=True)]
+    return f"{found.dtype}[{', '.join(named)}]"
+
+
+def _operators(graph: Graph, at: _Counted) -> list[dict[str, Any]]:
+    """Operators with their count, mapping types and operations at sizes; "-" and None where unknown."""
     count = Counter[str]()
     classes: dict[str, Counter[str]] = {}
-    work: dict[str, int | None] = {}
     for within, node in ((g, n) for g in everywhere(graph) for n in g.nodes):
-        name = f"{node.domain}::{node.op}" if node.domain else node.op
         facts = facts_of(within, node)
-        count[name] += 1
-        classes.setdefault(name, Counter())[facts.type.label if facts is not None else "-"] += 1
-        each, before = facts.flops.constant if facts is not None else None, work.get(name, 0)
-        work[name] = None if each is None or before is None else before + each
+        count[_key(node)] += 1
+        classes.setdefault(_key(node), Counter())[facts.type.label if facts is not None else "-"] += 1
+    work, bodies = dict.fromkeys(count, 0), Bodies(source_of(at.graph).proto.functions)
+    unknown = set[str]()
+    for within, node in ((g, n) for g in everywhere(at.graph) for n in g.nodes):
+        flops = at.flops(within, node, bodies)
+        work[_key(node)] = work.get(_key(node), 0) + (flops or 0)
+        unknown |= {_key(node)} if flops is None else set()
     return [
-        {"operator": name, "count": n, "mapping_types": dict(classes[name]), "flops": work[name]}
-        for name, n in count.most_common()
+        {"operator": op, "count": n, "mapping_types": dict(classes[op]), "flops": None if op in unknown else work[op]}
+        for op, n in count.most_common()
     ]
+
+
+def _key(node: Node) -> str:
+    return f"{node.domain}::{node.op}" if node.domain else node.op
 
 
 def _inspected(facts: Mapping[str, Any]) -> list[str]:
@@ -91,6 +145,8 @@ def _inspected(facts: Mapping[str, Any]) -> list[str]:
         classes = ", ".join(o["mapping_types"])
         rows.append((o["operator"], str(o["count"]), count_text(o["flops"]), classes))
     lines += ["", *table(rows, right=(1, 2))]
+    if facts["counted_at"]:
+        lines.append(f"flops counted at {', '.join(f'{name}={n}' for name, n in facts['counted_at'].items())}")
     lines += [f"{key} = {value}" for key, value in facts["metadata"].items() if key.startswith("onnxfuse.")]
     return lines + [line for note in facts["notes"] for line in sentence(f"note: {note}")]
 

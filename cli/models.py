@@ -5,21 +5,23 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
-from onnxfuse.load import load
+from onnxfuse.load import files_of, load
 from onnxfuse.load.dims import MOST, is_extent
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.runtime import feed_limits, feeds
+from onnxfuse.runtime.session import library_of, metadata
 
 from . import show
 
 MOST_SETS = 12  # of sizes that are measured in one run
+_NAME = re.compile(r"[^\W\d][\w.]*")  # of a dimension
 
 
 def files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
@@ -30,11 +32,29 @@ def files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
     for name, path in zip(names, paths, strict=True):
         if name == STREAM:
             path.write_bytes(show.given())
+            if missing := [each.name for each in _data_of(path) if not each.exists()]:
+                said = f"the model on standard input has external data, in {missing[0]}"
+                raise UsageError(f"{verb}: {said}", hint="name the model's file, beside which its data is")
         elif path.exists() and not path.is_file():
             raise UsageError(f"{verb}: {name} is not a regular file", hint="name a .onnx file; - is standard input")
         elif not path.is_file():
             raise UsageError(f"{verb}: there is no file {name}", hint="check the spelling")
     return paths
+
+
+def _data_of(path: Path) -> Iterator[Path]:
+    """The files of a model's external data."""
+    named = set(metadata(path).values())
+    return (each for each in files_of(path) if each != path and each.name not in named)
+
+
+def library_for(verb: str, path: Path, name: str, library: str | None) -> Path | None:
+    """The kernel library of a model that `files` gave, or the one that is named. Raises UsageError and ModelError."""
+    named = metadata(path).get("onnxfuse.library")
+    if name == STREAM and named and library is None:
+        said = f"the model on standard input has kernels, in {named}"
+        raise UsageError(f"{verb}: {said}", hint="--library names their file")
+    return library_of(path, library)
 
 
 def sets_of(texts: Sequence[str]) -> list[dict[str, int]]:
@@ -74,13 +94,23 @@ def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], input
     if inputs is not None:
         raise UsageError(f"{verb}: --dim {first} cannot be used with --inputs, which has sizes", hint="use one of them")
     texts = {str(d) for each in _inputs(path) for d in each.shape or ()}
-    known = sorted({word for text in texts for word in re.findall(r"[^\W\d][\w.]*", text)} | texts)
+    known = sorted({word for text in texts for word in _NAME.findall(text)} | texts)
     for each in dims:
         if each not in known:
             near = difflib.get_close_matches(each, known, 1)
             symbols = [d for d in known if not d.isdigit()]
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(symbols) or 'no symbolic dimension'}"
             raise UsageError(f"{verb}: --dim {each} has no effect: no input of {name} has such a dimension", hint=hint)
+
+
+def chosen_sizes(
+    path: Path, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], inputs: str | None
+) -> dict[str, int]:
+    """The extents of symbolic dimensions in the `shapes` of a run that the user gave neither in `dims` nor `inputs`."""
+    if inputs is not None:
+        return {}
+    pairs = ((d, n) for each in _inputs(path) for d, n in zip(each.shape, shapes.get(each.name, ()), strict=False))
+    return {str(d): int(n) for d, n in pairs if isinstance(d, str) and _NAME.fullmatch(d) and d not in dims}
 
 
 def refuse_unequal_inputs(verb: str, paths: Sequence[Path], names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.build.cache import file_digest
-from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.emit.staged import Staged, refuse_existing, refuse_inputs
 from onnxfuse.errors import AnsweredNo, OutputError, UsageError
 from onnxfuse.report.document import parsed, version
 from onnxfuse.report.programs import programs
@@ -27,8 +27,11 @@ _MANIFEST = ".fuse.json"
 BILL = "sbom.cdx.json"
 
 
-def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
-    """Archive everything that is needed to run the models of a folder, or one model, elsewhere."""
+def package(place: str, out: str | None, others: Iterable[Path], *, overwrite: bool) -> Answer:
+    """Archive everything that is needed to run the models of a folder, or one model, elsewhere.
+
+    `others` are files that are written besides the archive.
+    """
     folder, manifests = _manifests(Path(place))
     name = folder.resolve().name if Path(place).is_dir() else Path(place).name.removesuffix(".onnx")
     path = Path(out) if out is not None else Path(f"{name}.tar.gz")
@@ -36,6 +39,7 @@ def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
     members: dict[str, bytes | Path] = {}
     for each in manifests:
         members |= _members(folder, each)
+    refuse_inputs([path, *others], [each for each in members.values() if isinstance(each, Path)])
     members |= {name: text.encode() for name, text in _licences()}
     sums = {name: _digest(content) for name, content in sorted(members.items())}
     bill = bill_of(name, sums, [_read(each) for each in manifests])

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxfuse.errors import between, counted
-from onnxfuse.measure import ratios
 from onnxfuse.measure.profile import Profile
 from onnxfuse.measure.ratios import Ratio
+from onnxfuse.report import remarks
 
 from .show import bytes_text, milliseconds, table
 
@@ -21,25 +21,31 @@ def time_of(found: Ratio) -> str:
     return f"{found.value:.3f} ({between(found.low, found.high, '{:.3f}')})"
 
 
-def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
-    """The lines of a document: latencies, comparison, memory, and nodes or kernels."""
-    rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
+def lines_of(made: Fields, found: Profile, level: str, chosen: Mapping[str, int]) -> list[str]:
+    """The lines of a document: latencies, comparison, memory, and nodes or kernels; `chosen` sizes were not given."""
+    rows: list[tuple[str, ...]] = [("model", "min ms", "median ms", "p90 ms", "p99 ms", "load ms", "runs")]
     for model in made["models"]:
         times = (*(model["latency_ms"][key] for key in ("min", "median", "p90", "p99")), model["load_ms"])
         rows.append((model["path"], *map(milliseconds, times), str(model["runs"])))
     lines = list(table(rows, right=(1, 2, 3, 4, 5, 6)))
-    lines.append(f"milliseconds; {counted(found.threads, 'thread')}; {_shapes(found.inputs)}")
+    lines.append(f"{counted(found.threads, 'thread')}; {_shapes(found.inputs)}")
+    if chosen:
+        sizes = ", ".join(f"{name}={extent}" for name, extent in chosen.items())
+        lines.append(
+            f"sizes     {sizes} by default; --dim {next(iter(chosen))}=N sets another, --inputs F has real ones"
+        )
     lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
     if found.ratio is not None:
         spread = f"; repetitions of the first differ by {found.spread * 100:.1f} %" if found.spread is not None else ""
         lines.append(f"speedup   {found.ratio.value:.2f}x (95 %: {between(found.ratio.low, found.ratio.high)}{spread})")
-        lines.append(f"          {ratios.STATISTIC}")
     if found.busy:
         lines.append("note      the machine is busy with other work, so the measurements are less certain")
     if level != "model":
         lines += ["", *_memory(made["models"]), "", _peaks(made["peaks"])]
         for model in made["models"]:
             lines += ["", model["path"], *(_op_lines(model) if level == "op" else _kernel_lines(model))]
+            shown = model["ops"] if level == "op" else model["kernels"]
+            lines += [*remarks.above(shown), *(f"note      {each}" for each in remarks.longer(model))]
     return lines
 
 
@@ -108,8 +114,7 @@ def _cost(each: Fields) -> tuple[str, str]:
 
 
 def _rates(each: Fields) -> tuple[str, str, str]:
-    gflops, gbps, share = (each[key] for key in ("gflops", "gbps", "roof_share"))
-    return _figure(gflops), _figure(gbps), "-" if share is None else f"{share * 100:.0f} %"
+    return _figure(each["gflops"]), _figure(each["gbps"]), remarks.share(each)
 
 
 def _figure(value: float | None) -> str:

@@ -21,10 +21,10 @@ from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import DEVICES, Provider, provider_of
-from onnxfuse.runtime.session import library_of, metadata
+from onnxfuse.runtime.session import metadata
 from onnxfuse.target import targets_of
 
-from .models import files, refuse_dims, refuse_unequal_inputs, sets_of, signals_of
+from .models import chosen_sizes, files, library_for, refuse_dims, refuse_unequal_inputs, sets_of, signals_of
 from .profiled import lines_of, size_lines, time_of
 from .progress import Progress
 from .results import document
@@ -52,12 +52,12 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
         raise UsageError("profile: on a GPU only whole models are measured", hint="leave out --level and --trace")
     if len(models) > 2:
         raise UsageError(f"profile: {len(models)} models are too many", hint="name one or two")
-    limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
-    if limit is not None and baseline is None and len(models) == 1:
+    if values["fail_if_slower"] is not None and values["baseline"] is None and len(models) == 1:
         raise UsageError("profile: --fail-if-slower has nothing to compare with", hint="name MODEL2 or --baseline")
     sizes = sets_of(values["dim"])
     with work_folder() as folder:
         paths = files("profile", models, folder)
+        baseline = _baseline(values["baseline"], models, paths)
         refuse_unequal_inputs("profile", paths, models)
         refuse_dims("profile", paths[0], models[0], sizes[0], values["inputs"])
         signals = signals_of(paths[0], values["inputs"])
@@ -68,11 +68,14 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
             at.begin("measure")
             if len(sizes) > 1:
                 at.part(number + 1, len(sizes))
-            found.append(_measured(paths, {**signals, **dims}, baseline, values, provider, looks=looks and number == 0))
+            given, against = {**signals, **dims}, baseline and baseline[1]
+            looked = looks and number == 0
+            found.append(_measured(models, paths, given, against, values, provider, looks=looked))
         return _result(models, paths, sizes, found, peaks, baseline, values)
 
 
 def _measured(
+    models: Sequence[str],
     paths: Sequence[Path],
     dims: Mapping[str, int],
     baseline: Ratio | None,
@@ -84,7 +87,7 @@ def _measured(
     libraries: list[Path | None] = [None] * len(paths)
     if not values["without_library"]:
         named = [None] * (len(paths) - 1) + [values["library"]]
-        libraries = [library_of(path, name) for path, name in zip(paths, named, strict=True)]
+        libraries = [library_for("profile", *each) for each in zip(paths, models, named, strict=True)]
     return profile_models(
         paths,
         libraries=libraries,
@@ -127,7 +130,7 @@ def _result(
     sizes: Sequence[Mapping[str, int]],
     profiles: Sequence[Profile],
     peaks: Mapping[str, Any] | None,
-    baseline: Ratio | None,
+    baseline: tuple[str, Ratio] | None,
     values: Mapping[str, Any],
 ) -> ProfileResult:
     """The result for the first set of sizes, with the times of others; the verdict is the worst of all."""
@@ -141,10 +144,12 @@ def _result(
     word, slower = min(words, key=lambda w: order.index(w[0]) if w[0] in order else len(order), default=(None, None))
     made = _document(models, paths, sizes, profiles, peaks)
     made |= {"baseline_ratio": found.slower.value if baseline is not None and found.slower else None, "verdict": word}
-    lines = lines_of(made, found, values["level"])
+    open_sizes = chosen_sizes(paths[0], found.inputs, sizes[0], values["inputs"])
+    lines = lines_of(made, found, values["level"], open_sizes)
     lines += size_lines(made["sizes"]) if len(sizes) > 1 else []
     if baseline is not None and found.slower is not None:
-        lines.append(f"baseline  {time_of(found.slower)} of its time, provided that the machine is unchanged")
+        said = f"{time_of(found.slower)} of the time of {baseline[0]} in {values['baseline']}"
+        lines.append(f"baseline  {said}, provided that the machine is unchanged")
     said = ""
     if slower is not None and word is not None:
         said = f"{word}: {time_of(slower)} of the time, {1.0 + limit:.3g} is allowed"
@@ -218,19 +223,34 @@ def _refusals(path: Path) -> list[Any]:
         return []
 
 
-def _baseline(path: str | None) -> Ratio | None:
-    """The time of the last model of an earlier result, or its minimum if nothing else is known."""
-    if path is None:
+def _baseline(name: str | None, models: Sequence[str], paths: Sequence[Path]) -> tuple[str, Ratio] | None:
+    """The time of the last model in an earlier result, or its minimum if nothing else is known, and its name there.
+
+    It is the model with the same bytes, else the one of the same name, else the only one. Raises UsageError.
+    """
+    if name is None:
         return None
     try:
-        model = parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]
-        level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
-        high = (
-            math.inf if level["high"] is None else float(level["high"])
-        )  # measured on a busy machine, without an upper bound
-        value, low = (float(level[key]) for key in ("value", "low"))
-        if not (0.0 <= low <= value <= high and value > 0.0):
-            raise ValueError
-        return Ratio(value, low, high, 0)
+        found = parsed(Path(name).read_text(encoding="utf-8"))["models"]
+        timed = [(str(model["path"]), str(model.get("sha256")), _level(model)) for model in found]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UsageError(f"profile: {path} is not a result of profile --json", hint="--json-file writes one") from None
+        raise UsageError(f"profile: {name} is not a result of profile --json", hint="--json-file writes one") from None
+    digest = file_digest(paths[-1])
+    same = [each for each in timed if each[1] == digest] or [each for each in timed if each[0] == models[-1]]
+    chosen = same or timed
+    if len(chosen) > 1 and not same:
+        known = ", ".join(path for path, _, _ in timed)
+        raise UsageError(
+            f"profile: {models[-1]} is none of the models of {name}: {known}", hint="name one of them last"
+        )
+    return chosen[-1][0], chosen[-1][2]
+
+
+def _level(model: Mapping[str, Any]) -> Ratio:
+    """The time of a model of a document. Raises ValueError and others for what is none."""
+    level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
+    high = math.inf if level["high"] is None else float(level["high"])  # measured on a busy machine: no upper bound
+    value, low = (float(level[key]) for key in ("value", "low"))
+    if not (0.0 <= low <= value <= high and value > 0.0):
+        raise ValueError
+    return Ratio(value, low, high, 0)

@@ -66,7 +66,9 @@ def _guide(facts: Mapping[str, Any]) -> str:
 def _gain(facts: Mapping[str, Any]) -> str:
     times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
     bounds = between(facts["low"], facts["high"])
-    text = f"{times} ({facts['speedup']:.2f}x, 95 %: {bounds}, spread {facts['spread'] * 100:.1f} %)"
+    quotient = facts["before_ms"] / facts["after_ms"] if facts["after_ms"] else 0.0
+    other = "" if facts["low"] <= quotient <= facts["high"] else f"; these least times differ by {quotient:.2f}x"
+    text = f"{times} ({facts['speedup']:.2f}x, 95 %: {bounds}, spread {facts['spread'] * 100:.1f} %{other})"
     text += ", on a busy machine" if facts["busy"] else ""
     return f"{text}, as measured before" if facts["cached"] else text
 

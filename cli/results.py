@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import click
+
 from onnxfuse.config import Options
-from onnxfuse.emit.staged import Staged, refuse_existing
-from onnxfuse.errors import OutputError, UsageError, counted
+from onnxfuse.emit.staged import refuse_existing, refuse_inputs, write_text
+from onnxfuse.errors import UsageError, counted
+from onnxfuse.load.read import files_of as files_of_model
 from onnxfuse.pipeline.outputs import STREAM, places_of
-from onnxfuse.report.document import envelope, parsed, plain
+from onnxfuse.report.document import Format, envelope, format_of, parsed, plain
 from onnxfuse.report.result import Result
 
 from . import show
 from .summary import summary
 
 Name: TypeAlias = Path | str | None
+# Parameters of verbs that name files to read.
+_READ = ("model", "models", "a", "b", "result", "library", "inputs", "baseline", "custom_ops_library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,17 @@ class Answer:
 def document(command: str, **fields: Any) -> dict[str, Any]:
     """A JSON document of a verb."""
     return dict(plain(envelope(command) | fields))
+
+
+def read_here() -> Iterator[Path]:
+    """The files that the verb that runs may read: models with all that belongs to them, inputs, libraries, settings."""
+    context = click.get_current_context()
+    for name in _READ:
+        found = context.params.get(name) or ()
+        for each in map(Path, (found,) if isinstance(found, str) else found):
+            yield from each.rglob("input_*.pb") if each.is_dir() else files_of_model(each)
+    if context.find_root().obj is not None:
+        yield context.find_root().obj
 
 
 class OutputFile:
@@ -50,17 +66,13 @@ class OutputFile:
         if os.path.realpath(self.path) in {os.path.realpath(each) for each in others if each is not None}:
             raise UsageError(f"usage: {flag} {path} is also another file of this command", hint="choose another name")
         refuse_existing([self.path], overwrite=overwrite)
+        refuse_inputs([self.path], read_here())
 
     def write(self, text: str) -> None:
         """Write the file in one step. Raises OutputError."""
         assert self.path is not None
-        with Staged(overwrite=self.overwrite) as staged:
-            temporary = staged.stage(self.path)
-            try:
-                temporary.write_text(text, encoding="utf-8", errors="replace")
-            except OSError as problem:
-                raise OutputError(f"write: {self.path} cannot be written: {problem.strerror}") from None
-            staged.commit()
+        write_text(self.path, text, overwrite=self.overwrite)
+        tell_written([self.path])
 
 
 class ResultFiles:
@@ -72,12 +84,18 @@ class ResultFiles:
         replace = bool(values.pop("overwrite")) if overwrite is None else overwrite
         named = list(others)
         self.json_file = OutputFile("--json-file", json_file, overwrite=replace, others=named)
+        self.form: Format = "html" if report is None else page_format(report, "--report")
         self.report = OutputFile("--report", report, overwrite=replace, others=[*named, json_file])
 
     @property
     def paged(self) -> bool:
         """Whether a page is written."""
         return self.report.path is not None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that are written."""
+        return [file.path for file in (self.json_file, self.report) if file.path is not None]
 
     def write(self, value: Mapping[str, Any]) -> None:
         """Write the document and its page. Raises OutputError."""
@@ -92,8 +110,15 @@ class ResultFiles:
         if self.json_file.path is not None:
             found[self.json_file.path] = show.json_text(value)
         if self.report.path is not None:
-            found[self.report.path] = page_text(value, None, self.report.path)
+            found[self.report.path] = page_text(value, self.form)
         return found
+
+
+def tell_written(paths: Sequence[Path]) -> None:
+    """Print which files the verb that runs has written; not with --quiet."""
+    if paths:
+        quiet = bool(click.get_current_context().params.get("quiet"))
+        show.screen(quiet=quiet).say(f"wrote     {'  '.join(map(str, paths))}")
 
 
 def read_document(name: str) -> Any:
@@ -107,13 +132,20 @@ def read_document(name: str) -> Any:
         raise UsageError(f"read: {name} is not a JSON document", hint="make one with --json-file") from None
 
 
-def page_text(value: Any, form: str | None, path: Path | None) -> str:
-    """A result as a page: in the given format, else by the name of the file, else Markdown. Raises UsageError."""
-    from onnxfuse.report import page  # noqa: PLC0415  only where one is wanted: jinja2 takes its time
+def page_text(value: Any, form: Format) -> str:
+    """A result as a page. Raises UsageError."""
+    from onnxfuse.report.page import text_of  # noqa: PLC0415  only where one is wanted: jinja2 takes its time
     from onnxfuse.report.sections import page_of  # noqa: PLC0415  it needs the page
 
-    found = next((each for each in page.FORMATS if each == form), None)
-    return page.text_of(page_of(value), found or (page.format_of(path) if path is not None else "markdown"))
+    return text_of(page_of(value), form)
+
+
+def page_format(path: str, what: str, hint: str = "name a .html or .md file") -> Format:
+    """The format of a page by the name of its file, which `what` gave. Raises UsageError."""
+    found = format_of(path)
+    if found is None:
+        raise UsageError(f"usage: {what} {path} is neither HTML nor Markdown", hint=hint)
+    return found
 
 
 def files_of(model: str, options: Options) -> list[Name]:

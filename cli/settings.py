@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from onnxfuse.errors import UsageError
 
@@ -81,14 +82,20 @@ def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[
 def of_verbs(
     root: click.Context, verbs: Mapping[str, click.Command], known: Collection[str]
 ) -> dict[str, dict[str, tuple[Any, str]]]:
-    """For each verb the values of its flags that are not in `known`, with their sources in click."""
+    """For each verb the values of its flags that are not in `known`, with their sources in click.
+
+    Raises click's UsageError for a value that its flag does not take.
+    """
     found: dict[str, dict[str, tuple[Any, str]]] = {}
     for name, command in verbs.items():
         with command.make_context(name, [], parent=root, resilient_parsing=True) as context:
             for flag, option in flags_of(command).items():
                 source = context.get_parameter_source(str(option.name))
                 if option.envvar and option.name not in known and source is not None:
-                    found.setdefault(name, {})[flag] = (context.params.get(str(option.name)), source.name.lower())
+                    value = context.params.get(str(option.name))
+                    if source in (ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):  # it may be invalid
+                        value = option.type_cast_value(context, option.consume_value(context, {})[0])
+                    found.setdefault(name, {})[flag] = (value, source.name.lower())
     return found
 
 

@@ -86,6 +86,8 @@ def optimize(
     document = result.to_json()
     if result.output.model is None:  # otherwise they are outputs like the others
         keep.write(result.to_json(drawing=True))
+    else:
+        results.tell_written(keep.paths)
     if as_json:
         show.document(document)
     results.after_optimize(screen, result)
@@ -144,7 +146,10 @@ def _debug() -> bool:
 def profile(
     models: tuple[str, ...], as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
 ) -> None:
-    """Measure latency: one model, or two in turns."""
+    """Measure latency: one model, or two in turns.
+
+    The speedup is the median of the ratios of minimum times of adjacent turns (Hodges-Lehmann).
+    """
     from . import profiling, results
 
     trace = results.OutputFile("--trace", values["trace"], overwrite=values["overwrite"], others=models)
@@ -224,7 +229,9 @@ def explain(
 
     keep = results.ResultFiles(values, others=(model,))
     source = show.given() if model == _STREAM else model
-    found = explaining.explain(source, node, Options(**values), at.hear, strict=strict or _debug())
+    found = explaining.explain(
+        source, node, Options(**values), at.hear, strict=strict or _debug(), verbose=screen.verbose
+    )
     at.finish()
     results.answer(found, as_json, keep)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from onnxfuse.config import option_fields
+from onnxfuse.config import Options, option_fields
 
 from . import show
 from .flags import SuggestingChoice, common, flag, of_options
@@ -22,7 +22,9 @@ _STREAM = "-"
 @flag("format", type=SuggestingChoice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
 @flag("overwrite", is_flag=True, default=False, help="replace an existing page")
 @common(json=False)
-def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
+def report(
+    result: str, out: str | None, format: Literal["html", "markdown"] | None, overwrite: bool, **values: Any
+) -> None:
     """Make a page, HTML or Markdown, of a result.
 
     RESULT.json is what any verb wrote with --json-file.
@@ -30,7 +32,9 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
     from . import results
 
     page = results.OutputFile("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
-    text = results.page_text(results.read_document(result), format, page.path)
+    other = "name a .html or .md file, or give --format"
+    named = results.page_format(str(page.path), "OUT", other) if page.path is not None and format is None else None
+    text = results.page_text(results.read_document(result), format or named or "markdown")
     if page.path is None:
         show.data(text.rstrip("\n"))
     else:
@@ -50,7 +54,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
 
     overwrite = bool(values.pop("overwrite"))
     keep = results.ResultFiles(values, overwrite=overwrite, others=(out,))
-    results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
+    results.answer(packaging.package(place, out, keep.paths, overwrite=overwrite), as_json, keep)
 
 
 @verb("", "--calibrate")
@@ -81,13 +85,20 @@ def doctor(
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
     """Show the value of every option, and its source."""
-    from . import housekeeping, results, settings
+    from onnxfuse.pipeline.meter import size_of
+    from onnxfuse.pipeline.state import check_values
 
+    from . import housekeeping, results, settings
+    from .models import sets_of
+
+    check_values(Options(**{f.name: values[f.name] for f in option_fields()}))
+    sets_of(values["dim"])
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
     names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
     keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]))
     others = settings.of_verbs(ctx.find_root(), onnxfuse.commands, known={f.name for f in option_fields()})
+    size_of(str(others["cache"]["max-size"][0]))
     results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
 
 

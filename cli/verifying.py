@@ -13,15 +13,17 @@ from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider, provider_of
-from onnxfuse.runtime.session import library_of, metadata
+from onnxfuse.runtime.session import metadata
 from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupVerdict, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict
 
-from .models import dims_of, files, refuse_dims
+from .models import dims_of, files, library_for, refuse_dims
 from .progress import Progress
 from .results import document
 from .show import table
+
+_NAMED = 3  # fused nodes that are named in a row which stands for several
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def _verified(
     names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any], provider: Provider
 ) -> VerifyResult:
     refuse_dims("verify", paths[0], names[0], dims_of(values["dim"]), values["inputs"])
-    library = library_of(paths[1], values["library"])
+    library = library_for("verify", paths[1], names[1], values["library"])
     named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
     isas, left_out = _runnable(named, provider)
     library = library if isas or not named else None
@@ -100,12 +102,21 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupVerdict]) -> list[str
             "A is quantized: each kernel may differ by one quantization step; output differences are only reported"
         )
     if groups:
-        rows = [("fused node", "error", "limit", "")]
-        for g in groups:
-            said = "ok" if g.ok else ("FAILED " if g.ok is False else "not compared: ") + g.message
-            rows.append((g.name, _figure(g.error), _figure(g.limit), said))
-        lines += ["", *table(rows, right=(1, 2))]
+        lines += ["", *table([("fused node", "error", "limit", ""), *_group_rows(groups)], right=(1, 2))]
     return lines
+
+
+def _group_rows(groups: Sequence[GroupVerdict]) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each fused node; those that were not compared for the same reason share one."""
+    reasons: dict[str, list[str]] = {}
+    for g in groups:
+        if g.ok is None:
+            reasons.setdefault(g.message, []).append(g.name)
+            continue
+        yield g.name, _figure(g.error), _figure(g.limit), "ok" if g.ok else f"FAILED {g.message}"
+    for message, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield ", ".join(names[:_NAMED]) + more, "-", "-", f"not compared: {message}"
 
 
 def _run_lines(verdict: Verdict) -> Iterator[str]:

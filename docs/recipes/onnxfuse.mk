@@ -1,4 +1,5 @@
 # include onnxfuse.mk, then `make resnet.fused.onnx`: the model, its library and its manifest come from resnet.onnx.
+# Where its weights are external data, say so: `resnet.fused.onnx: resnet.data`.
 # What was measured is kept in resnet.fused.fuse.lock where PROFILE_GUIDED=--profile-guided is set.
 ONNXFUSE ?= onnxfuse
 ONNXFUSE_FLAGS ?=

@@ -6,7 +6,7 @@ from onnxfuse.emit.body import Body, body
 from onnxfuse.emit.model import Emitted, LibraryEntry, copied, emit
 from onnxfuse.emit.names import domain, identity
 from onnxfuse.emit.planned import Fused, Planned
-from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.emit.staged import Staged, refuse_existing, refuse_inputs, write_text
 from onnxfuse.emit.write import data_path, outside, write, write_stream
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "identity",
     "outside",
     "refuse_existing",
+    "refuse_inputs",
     "write",
     "write_stream",
+    "write_text",
 ]

@@ -26,6 +26,18 @@ def refuse_existing(paths: Iterable[Path], *, overwrite: bool) -> None:
             raise OutputError(f"write: {folder} cannot be written", hint="check its permissions or write elsewhere")
 
 
+def refuse_inputs(outputs: Iterable[Path], read: Iterable[Path]) -> None:
+    """UsageError for an output that is one of the files `read`, under any name; without outputs that exist, none is."""
+    there = [path for path in outputs if path.exists()]
+    if not there:  # and what is read is not looked for
+        return
+    for source in read:
+        for path in there:
+            if source.exists() and source.samefile(path):
+                said = f"{path} is read by this command" + f", as {source}" * (source != path)
+                raise UsageError(f"write: {said}", hint="choose another name")
+
+
 class Staged:
     """A transaction over the output files of a run. As a context manager it removes what was not committed.
 
@@ -82,6 +94,17 @@ class Staged:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+
+def write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write a file of text in one step. Raises UsageError and OutputError."""
+    with Staged(overwrite=overwrite) as staged:
+        temporary = staged.stage(path)
+        try:
+            temporary.write_text(text, encoding="utf-8", errors="replace")
+        except OSError as problem:
+            raise OutputError(f"write: {path} cannot be written: {problem.strerror}") from None
+        staged.commit()
 
 
 def _temporary_names(target: Path, what: str) -> Iterator[Path]:

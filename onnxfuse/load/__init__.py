@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.load.model import load
+from onnxfuse.load.read import files_of
 from onnxfuse.load.simplify import simplify_shapes
 from onnxfuse.load.source import LoadedSubgraph, ModelSource, everywhere, source_of
 from onnxfuse.runtime.wire import expand, key_of, make_stub
@@ -12,6 +13,7 @@ __all__ = [
     "ModelSource",
     "everywhere",
     "expand",
+    "files_of",
     "key_of",
     "load",
     "make_stub",

@@ -7,16 +7,17 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
 
-from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.errors import ModelError, OnnxFuseError, UsageError
 from onnxfuse.load.tensors import mapped
 from onnxfuse.runtime.graphs import graphs
-from onnxfuse.runtime.wire import Malformed, slim
+from onnxfuse.runtime.wire import Malformed, key_of, slim
 
 # Files that are mistaken for models, by their first bytes.
 _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
@@ -28,6 +29,7 @@ _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
     (b"<", "an HTML or XML page", "download the file itself"),
     (b"{", "a JSON document", "save the model in binary form"),
 )
+_COMPANIONS = ("onnxfuse.library", "onnxfuse.manifest")  # metadata that names files beside a model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +55,17 @@ def read(source: str | os.PathLike[str] | bytes) -> ModelFile:
         digest = pool.submit(_digest, data, path)
         proto = _parse(name, data)
     return ModelFile(proto, data, path, digest.result())
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """A model's file with those that it names: external data, library, manifest; else the file alone."""
+    yield path
+    with suppress(OnnxFuseError):
+        proto = _parse(str(path), _open(path))
+        tensors = (t for g in graphs(proto.graph) for t in g.initializer if key_of(t) is None)
+        named = dict.fromkeys(e.value for t in tensors for e in t.external_data if e.key == "location")
+        named |= dict.fromkeys(p.value for p in proto.metadata_props if p.key in _COMPANIONS)
+        yield from (path.parent / name for name in named)
 
 
 def _digest(data: memoryview, path: Path | None) -> str:

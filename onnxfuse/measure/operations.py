@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import helper, inliner
 
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Decision, Graph, TensorType
 from onnxfuse.load import load
 from onnxfuse.load.source import source_of
 from onnxfuse.ops.classify import node_facts
@@ -25,7 +25,13 @@ _TYPES = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
     "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
 }  # fmt: skip
-Typed = Sequence[Mapping[str, Sequence[int]]]  # in the profiler's form: for each input a map from type to shape
+Typed = Sequence[tuple[int, Sequence[int]]]  # ONNX element type and shape of each input
+
+
+def typed(found: Sequence[Mapping[str, Sequence[int]]]) -> Typed:
+    """The inputs of a call in the profiler's form, a map from type to shape for each."""
+    pairs = [next(iter(each.items()), ("", ())) for each in found]
+    return [(_TYPES.get(kind, 0), shape) for kind, shape in pairs]
 
 
 def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -46,11 +52,25 @@ def _counts(graph: Graph) -> Iterable[tuple[str, int]]:
             yield node.name, count
 
 
+def inlined_types(path: Path, shapes: Iterable[str]) -> Mapping[str, TensorType | None]:
+    """The types of the values of a model with kernels at input shapes `NAME:1,3,224,224`; empty if it cannot be read.
+
+    Shape inference looks into function bodies once they are inlined; large weights count as inputs.
+    """
+    with suppress(OnnxFuseError):
+        model = inliner.inline_local_functions(feed_limits.skeleton(path))
+        large = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+        for tensor in large:
+            model.graph.initializer.remove(tensor)
+            model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        return load(model.SerializeToString(), Options(input_shape=tuple(shapes))).types
+    return {}
+
+
 class Bodies:
     """The function bodies of a model; `work` counts the operations of a call."""
 
-    def __init__(self, path: str | Path) -> None:
-        functions = feed_limits.skeleton(Path(path)).functions
+    def __init__(self, functions: Iterable[onnx.FunctionProto]) -> None:
         self._functions = {each.name: each for each in functions}
         self._known: dict[tuple[str, str], int | None] = {}
 
@@ -63,12 +83,11 @@ class Bodies:
 
     def _counted(self, op_type: str, inputs: Typed) -> int | None:
         function = self._functions.get(op_type)
-        types = [next(iter(each.items()), ("", ())) for each in inputs]
-        if function is None or len(types) != len(function.input) or any(kind not in _TYPES for kind, _ in types):
+        if function is None or len(inputs) != len(function.input) or not all(kind for kind, _ in inputs):
             return None
         values = [
-            helper.make_tensor_value_info(name, _TYPES[kind], list(shape))
-            for name, (kind, shape) in zip(function.input, types, strict=True)
+            helper.make_tensor_value_info(name, kind, list(shape))
+            for name, (kind, shape) in zip(function.input, inputs, strict=True)
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in function.output]
         graph = helper.make_graph(list(function.node), "body", values, outputs, value_info=function.value_info)
@@ -78,23 +97,27 @@ class Bodies:
         return None
 
 
-def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any]) -> dict[str, float | None]:
+def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any]) -> dict[str, Any]:
     """Achieved GFLOP/s and GB/s, and the share of the roofline: the larger of both bounds over the measured time.
 
+    `roof` is that bound, "compute" or "memory".
+
     >>> rates(4_000_000, 1_000_000, 1.0, {"gflops": 10.0, "memory_gbps": 2.0})
-    {'gflops': 4.0, 'gbps': 1.0, 'roof_share': 0.5}
+    {'gflops': 4.0, 'gbps': 1.0, 'roof_share': 0.5, 'roof': 'memory'}
     """
     seconds = time_ms / 1e3
     if seconds <= 0.0:
-        return {"gflops": None, "gbps": None, "roof_share": None}
-    at_best = [0.0]
+        return {"gflops": None, "gbps": None, "roof_share": None, "roof": None}
+    at_best = {"compute": 0.0, "memory": 0.0}
     if flops and peaks.get("gflops"):
-        at_best.append(flops / (float(peaks["gflops"]) * 1e9))
+        at_best["compute"] = flops / (float(peaks["gflops"]) * 1e9)
     if size and peaks.get("memory_gbps"):
-        at_best.append(size / (float(peaks["memory_gbps"]) * 1e9))
-    share = max(at_best) / seconds
+        at_best["memory"] = size / (float(peaks["memory_gbps"]) * 1e9)
+    roof = max(at_best, key=lambda bound: at_best[bound])
+    known = at_best[roof] > 0.0
     return {
         "gflops": None if flops is None else flops / seconds / 1e9,
         "gbps": None if size is None else size / seconds / 1e9,
-        "roof_share": share or None,
+        "roof_share": at_best[roof] / seconds if known else None,
+        "roof": roof if known else None,
     }

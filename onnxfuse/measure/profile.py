@@ -12,8 +12,9 @@ from typing import Any
 
 from onnxfuse.measure import interleaving, ratios
 from onnxfuse.measure.lifetimes import TimelineStep
-from onnxfuse.measure.operations import Bodies, node_work
+from onnxfuse.measure.operations import Bodies, node_work, typed
 from onnxfuse.measure.ratios import Ratio
+from onnxfuse.runtime import feed_limits
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider
@@ -312,14 +313,16 @@ def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Seq
     """
     if not found:
         return ()
-    counts, bodies = node_work(path, shapes), Bodies(path)
+    counts, bodies = node_work(path, shapes), Bodies(feed_limits.skeleton(Path(path)).functions)
     taken = set[tuple[str, ...]]()
     made = []
     for each in sorted(found, key=lambda op: -float(op["time_ms"])):
         fields = {key: value for key, value in each.items() if key != "inputs"}
         origin = tuple(each["origin"])
         known = [counts.get(name) for name in origin]
-        work = bodies.work(each["op_type"], each["inputs"]) if each["kernel"] else _total(known) if known else None
+        work = (
+            bodies.work(each["op_type"], typed(each["inputs"])) if each["kernel"] else _total(known) if known else None
+        )
         made.append(OpTime(**fields | {"origin": origin, "flops": 0 if origin in taken else work}))
         taken |= set() if each["kernel"] else {origin}
     return tuple(made)

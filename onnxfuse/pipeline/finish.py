@@ -11,6 +11,7 @@ from onnxfuse.build import CompileError
 from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
 from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged
+from onnxfuse.errors import OutputError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
@@ -141,7 +142,11 @@ def _written(context: Context, calls: Calls, emitted: Emitted, places: OutputPat
         old.unlink(missing_ok=True)
     with Staged() as staged:
         external = context.options.save_as_external_data
-        written: tuple[Path, ...] = calls.write(emitted, context.folder / places.name, staged, external=external)
+        try:
+            written: tuple[Path, ...] = calls.write(emitted, context.folder / places.name, staged, external=external)
+        except OutputError as problem:  # it is the same disk; nobody knows the folder where outputs are made
+            said = problem.message.replace(str(context.folder), str(places.folder))
+            raise OutputError(said, hint=problem.hint) from None
         staged.commit()
     return written
 

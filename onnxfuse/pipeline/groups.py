@@ -19,6 +19,7 @@ from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Kernel, RankedSchedules, Substitutions, products_of
 from onnxfuse.ir.scalar import Reduce
+from onnxfuse.ir.unsupported import READ
 from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
@@ -319,6 +320,11 @@ def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
     return None if isinstance(found, Decision) else node_facts(graph, node, found)
 
 
+def reads_shape(node: Node) -> bool:
+    """Whether a node reads a shape and no elements, which costs nothing."""
+    return node.standard and node.op in READ
+
+
 def costs_of(graph: Graph, nodes: Iterable[Node], sizes: Sizes) -> dict[str, tuple[int | None, int | None]]:
     """By name of each node its operations, and the bytes that it reads and makes; None where they are not known.
 
@@ -331,8 +337,8 @@ def costs_of(graph: Graph, nodes: Iterable[Node], sizes: Sizes) -> dict[str, tup
         key = (n.key, repr(sorted(n.attrs.items())), tuple(map(repr, map(graph.types.get, (*n.inputs, *n.outputs)))))
         if key not in known:
             facts = facts_of(graph, n)
-            known[key] = _value(facts.flops, sizes) if facts is not None else None
-        taken = [bytes_of(graph, v, sizes) for v in values]
+            known[key] = _value(facts.flops, sizes) if facts is not None else 0 if reads_shape(n) else None
+        taken = [bytes_of(graph, v, sizes) for v in (n.outputs if reads_shape(n) else values)]
         moved = None if None in taken else sum(each or 0 for each in taken)
         found[n.name] = known[key], moved
     return found

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from onnxfuse.config import Options
-from onnxfuse.emit import Staged, data_path, refuse_existing
+from onnxfuse.emit import Staged, data_path, refuse_existing, refuse_inputs
 from onnxfuse.errors import OutputError, UsageError
+from onnxfuse.load import files_of
 from onnxfuse.runtime.folders import work_folder
 
 STREAM = "-"  # as a path: standard input or output
@@ -88,7 +89,7 @@ def _default(model: Path | None) -> Path:
 
 
 def _checked(places: OutputPaths, source: Path | None) -> OutputPaths:
-    """The places, each another file, whatever its name; the model alone may replace the one that was read."""
+    """The places, each another file than the model to read and the other places, whatever their names."""
     named = {"the model": places.model, "its data": places.data, "the library": places.library}
     named |= {"the manifest": places.manifest, "the lock file": places.lock}
     seen: dict[str, str] = {} if source is None else {os.path.realpath(source): "the model to read"}
@@ -98,16 +99,25 @@ def _checked(places: OutputPaths, source: Path | None) -> OutputPaths:
         if any("\ud800" <= c <= "\udfff" for c in str(path)):  # Python's stand-ins for bytes that are no text
             raise UsageError(f"optimize: the name of {what} is not UTF-8: {path}", hint="choose another")
         other = seen.get(os.path.realpath(path))
-        if other is not None and not (path is places.model and other == "the model to read"):
+        if other is not None:
             raise UsageError(f"optimize: {what} and {other} are both {path}", hint="name them apart")
         seen[os.path.realpath(path)] = what
     return places
 
 
-def refuse(places: OutputPaths, options: Options) -> None:
-    """Raise UsageError for an output that exists, OutputError where its folder is missing or cannot be written."""
+def refuse(places: OutputPaths, options: Options, source: Path | None) -> None:
+    """Raise UsageError for an output that exists or is read, OutputError where its folder cannot be written."""
     paths = [p for p in (places.model, places.library, places.manifest, places.lock) if p is not None]
     refuse_existing(paths, overwrite=options.overwrite)
+    refuse_inputs([*paths, *([places.data] if places.data is not None else [])], _read(options, source))
+
+
+def _read(options: Options, source: Path | None) -> Iterator[Path]:
+    """The files that a build reads."""
+    if source is not None:
+        yield from files_of(source)
+    named = (options.inputs, None if options.profile_guided else options.lock, *options.custom_ops_library)
+    yield from (Path(each) for each in named if each is not None)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, OutputPaths, deliver, places_of, refuse, workshop
 from onnxfuse.pipeline.slower_groups import runtime_times
-from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_options, have
+from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_files, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.plan.price import PriceMemo, PriceSamples
@@ -104,13 +104,14 @@ def optimize(
     """
     options = _options(options, output, changes)
     check_options(options)
+    check_files(options)
     path = None if isinstance(model, bytes) else Path(model)
     last = options.stop_after or (_DRY if options.dry_run else _NAMES[-1])
     writes = options.stop_after is None and not options.dry_run
     places = places_of(path, options) if writes or _NAMES.index(last) >= _NAMES.index("build") else None
     there = path is None or path.exists()  # else it is `load` that has something to say
     if writes and places is not None and there:
-        refuse(places, options)
+        refuse(places, options, path)
     calls = calls or Calls()
     folder_of = places if writes and there else None
     with opened(model, options, calls, tell, places=places, beside=folder_of, strict=strict) as context:

@@ -23,13 +23,13 @@ from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.load.dims import is_extent
 from onnxfuse.load.source import ModelSource, source_of
 from onnxfuse.lower import Lowered
-from onnxfuse.pipeline.meter import Meter
+from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import OutputPaths
 from onnxfuse.plan.price import PriceMemo
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
-from onnxfuse.rewrite import Firing
+from onnxfuse.rewrite import Firing, select
 from onnxfuse.runtime.background import Background
 from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.target import Target, runs_here
@@ -164,7 +164,7 @@ def have(value: T | None) -> T:
     return value
 
 
-def check_options(options: Options) -> None:
+def check_values(options: Options) -> None:
     """Raise UsageError for a value that no option has; the command line says the same of its flags."""
     for each in fields(options):
         value, choices = getattr(options, each.name), each.metadata["choices"]
@@ -173,6 +173,20 @@ def check_options(options: Options) -> None:
                 raise UsageError(f"options: {each.name} is not {one!r}", hint=f"it is one of {', '.join(choices)}")
         if isinstance(value, int | float) and not value >= 0:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
+    for pattern in options.skip_node:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise UsageError(f"options: {pattern} is not a regular expression: {problem}", hint="correct it") from None
+    select(options)
+    hinted(options.dim_hint)
+    if options.memory_budget is not None:
+        size_of(options.memory_budget)
+
+
+def check_options(options: Options) -> None:
+    """Raise UsageError for a value that no option has, and for options that contradict each other."""
+    check_values(options)
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
     used = options.toolchain if options.nvcc is None else NVCC
@@ -181,11 +195,16 @@ def check_options(options: Options) -> None:
         raise UsageError(f"options: {used} compiles kernels of {owner}", hint=f"add --target {owner}")
     if options.nvcc is not None and options.toolchain == NVRTC:
         raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
-    for pattern in options.skip_node:
-        try:
-            re.compile(pattern)
-        except re.error as problem:
-            raise UsageError(f"options: {pattern} is not a regular expression: {problem}", hint="correct it") from None
+
+
+def check_files(options: Options) -> None:
+    """Raise UsageError for a file to read that is not there, before a model is read and compiled in vain."""
+    named = {"custom_ops_library": options.custom_ops_library, "inputs": (options.inputs,)}
+    named |= {} if options.profile_guided else {"lock": (options.lock,)}
+    for flag, places in named.items():
+        for place in places:
+            if place is not None and not Path(place).exists():
+                raise UsageError(f"options: {flag} is {place}, which does not exist", hint="check the spelling")
 
 
 def hinted(texts: Sequence[str]) -> list[dict[str, int]]:

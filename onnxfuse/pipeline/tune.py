@@ -18,8 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from onnxfuse.config import BEST, USUAL, Options
+from onnxfuse.emit import refuse_existing, refuse_inputs, write_text
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
+from onnxfuse.load import files_of
 from onnxfuse.measure.cluster import Cluster
 from onnxfuse.measure.database import Measurement
 from onnxfuse.ops.rows import ROWS
@@ -91,8 +93,8 @@ def tune(
     begin, calls = time.monotonic(), calls or Calls()
     options = replace(options or Options(), verify=False)  # nothing is emitted, and nothing is to run beside samples
     place = Path(lock) if lock is not None else _beside(Path(model))
-    if place.exists() and not options.overwrite:
-        raise UsageError(f"tune: {place} exists", hint="--overwrite replaces it")
+    refuse_existing([place], overwrite=options.overwrite)
+    refuse_inputs([place], files_of(Path(model)))
     if calls.backends[options.target].timer is not None:
         return _on_device(model, options, place, begin + seconds, tell, calls)
     priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
@@ -103,7 +105,7 @@ def tune(
         mine = replace(context, options=replace(options, strategy=None, lock=None))
         tuning = _Tuning(context, calls, samples, mine, begin + seconds, _threads(threads))
         found, text = tuning.run()
-        place.write_text(text, encoding="utf-8")
+        write_text(place, text, overwrite=options.overwrite)
     return replace(found, model=os.fspath(model), lock=str(place), seconds=round(time.monotonic() - begin, 2))
 
 
@@ -115,7 +117,7 @@ def _on_device(
     options = replace(options, arch=options.arch or (NATIVE,), lock=None, profile_guided=False)
     with opened(model, options, calls, tell) as context:
         lock, times, problems = measured_on_device(context, calls, until)
-        place.write_text(text_of_lock(context, lock), encoding="utf-8")
+        write_text(place, text_of_lock(context, lock), overwrite=options.overwrite)
     samples = tuple(SampleResult(what, 0, p * 1e6, s * 1e6, 0.0, left=False) for what, p, s in times)
     taken = round(time.monotonic() - begin, 2)
     return Tuned(os.fspath(model), str(place), "", 1, samples, tuple(problems), False, (), lock.faster_schedules, taken)

@@ -44,9 +44,9 @@ def input_symbols(graph: Graph) -> dict[str, str]:
 
 
 def _called(symbol: str, form: str) -> str:
-    """The name of a dimension; one without a name is told by input and axis, in this form."""
+    """The model's name of a dimension; one without a name is told by input and axis, in this form."""
     place = place_of(symbol)
-    return symbol if place is None else form.format(*place)
+    return plain_name(symbol) if place is None else form.format(*place)
 
 
 def batches_of(graph: Graph) -> list[str]:

@@ -34,7 +34,7 @@ def optimize(d: Document) -> Page:
     shown = {name: d.get(name, []) for name in ("drawing", "groups", "refusals", "candidates")}
     drawn = {"kind": "build", **shown} if drawing else None
     layers = {node["name"]: node["layer"] for node in drawing["before"]["nodes"]} if drawing else {}
-    tables = (refusals(d["refusals"], layers), _kernels(d), _rewrites(d))
+    tables = (*refusals(d["refusals"], layers), _kernels(d), _rewrites(d))
     return page(d, title, facts, *tables, notes=d["notes"], headline=_headline(d), drawn=drawn)
 
 

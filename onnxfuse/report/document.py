@@ -9,10 +9,22 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 SCHEMA_VERSION = 2
 _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
+
+Format: TypeAlias = Literal["html", "markdown"]  # of pages
+_ENDS: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+
+
+def format_of(path: str | Path) -> Format | None:
+    """The format of a page that the name of its file stands for; None if it stands for neither.
+
+    >>> format_of("a/summary.md"), format_of("page.html"), format_of("page.txt")
+    ('markdown', 'html', None)
+    """
+    return _ENDS.get(Path(path).suffix.lower())
 
 
 def envelope(command: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxfuse.errors import counted
+from onnxfuse.report import remarks
 from onnxfuse.report.page import Page, Table
 from onnxfuse.report.words import Document, count, interval, ms, names, page, refusals, size, small
 
@@ -30,11 +31,13 @@ def profile(d: Document) -> Page:
     facts += _peaks(d)
     tables = [Table("Latency in milliseconds", head, tuple(rows), tuple(range(1, 7))), _sizes(d), _memory(d)]
     layers = {name: r["layer"] for r in d.get("refusals", ()) for name in r["nodes"]}
-    tables.append(refusals(d.get("refusals", ()), layers))
+    tables += refusals(d.get("refusals", ()), layers)
     for m in d["models"]:
         tables += [_kernel_times(m), _op_times(m)]
     title = f"profile {' '.join(m['path'] for m in d['models'])}"
-    return page(d, title, facts, *tables, headline=_headline(d), drawn=_drawn(d))
+    timed: list[Document] = [each for m in d["models"] for each in (*m["ops"], *m.get("kernels", ()))]
+    notes = [*remarks.above(timed), *(said for m in d["models"] for said in remarks.longer(m))]
+    return page(d, title, facts, *tables, notes=notes, headline=_headline(d), drawn=_drawn(d))
 
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
@@ -104,8 +107,7 @@ def _kernel_times(model: Mapping[str, Any]) -> Table:
 
 def _rates(each: Mapping[str, Any]) -> tuple[str, str, str]:
     """GFLOP/s and GB/s of a kernel or node, and its share of the machine's peak; earlier results have none."""
-    gflops, gbps, share = (each.get(key) for key in ("gflops", "gbps", "roof_share"))
-    return count(gflops), count(gbps), "-" if share is None else f"{share * 100:.0f} %"
+    return count(each.get("gflops")), count(each.get("gbps")), remarks.share(each)
 
 
 def _op_times(model: Mapping[str, Any]) -> Table:

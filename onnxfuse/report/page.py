@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import jinja2
 
-Format: TypeAlias = Literal["html", "markdown"]
-FORMATS: tuple[Format, ...] = ("html", "markdown")
+from onnxfuse.report.document import Format
+
 _GRAPHS = ("vendor/cytoscape.min.js", "vendor/dagre.min.js")  # with their licences beside them
 # The scripts of a page by the kind of its drawing, in order.
 _SCRIPTS = {
@@ -20,7 +20,6 @@ _SCRIPTS = {
     "profile": ("common.js", "plots.js", "profile.js"),
     "diff": (*_GRAPHS, "common.js", "graph.js", "diff.js"),
 }
-_MARKDOWN_ENDS = (".md", ".markdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,6 @@ class Page:
     ok: bool | None = None  # the answer of verbs that answer a question
     headline: tuple[tuple[str, str], ...] = ()
     drawn: Mapping[str, Any] | None = None  # `kind`, and the data that scripts draw
-
-
-def format_of(path: str | Path) -> Format:
-    """The format implied by the name of a file.
-
-    >>> format_of("a/summary.md"), format_of("page.html")
-    ('markdown', 'html')
-    """
-    return "markdown" if Path(path).suffix.lower() in _MARKDOWN_ENDS else "html"
 
 
 def text_of(page: Page, form: Format) -> str:

@@ -69,6 +69,11 @@ class Refusal:
     unlock: str
 
 
+def nothing_lost(unlock: str) -> bool:
+    """Whether a refusal with this unlock leaves no node out: its nodes are in several kernels, or cost nothing."""
+    return unlock.startswith("none needed")
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
     """A group that strategies proposed: its predicted time as a kernel, and why it is not one.

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxfuse.errors import between, counted
 from onnxfuse.report.page import Page, Table
+from onnxfuse.report.result import nothing_lost
 
 Document = Mapping[str, Any]
 Facts = list[tuple[str, str]]
@@ -34,8 +35,17 @@ def interval(found: Mapping[str, Any]) -> str:
     return "" if low is None else f" ({between(low, found.get('high'))})"
 
 
-def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
-    """The table of refusals, the most frequent first; those that differ only in numbers share a row."""
+def refusals(found: Sequence[Mapping[str, Any]], layers: Mapping[str, str]) -> tuple[Table, Table]:
+    """The tables of refusals: of those that leave nodes out, and of others."""
+    kept, left = ([r for r in found if nothing_lost(r["unlock"]) == answer] for answer in (True, False))
+    return (
+        _refusals("What was not fused, and why", left, layers),
+        _refusals("Kept apart, in kernels of their own, or without cost", kept, layers),
+    )
+
+
+def _refusals(title: str, found: Sequence[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
+    """A table of refusals, the most frequent first; those that differ only in numbers share a row."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for r in found:
         groups.setdefault((r["code"], _any_number(r["reason"]), _any_number(r["unlock"])), []).append(r)
@@ -57,7 +67,7 @@ def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> T
     }
     keep = [at for at in range(len(head)) if at not in empty]
     shown = tuple(tuple(row[at] for at in keep) for row in listed)
-    title, finds = "What was not fused, and why", tuple(found for _, _, found in rows)
+    finds = tuple(found for _, _, found in rows)
     return Table(title, tuple(head[at] for at in keep), shown, (0,), finds=finds, finds_in="before")
 
 

@@ -18,7 +18,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.scalar import Load
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import SMALL, Array, Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
 # (operator, whether the constant c is its first input) to scale and shift of the variable input.
@@ -47,7 +47,7 @@ class Affine:
 def affine_of(work: MutableGraph, node: Node) -> Affine:
     """A node as an affine map of its only variable input. Raises Miss."""
     if node.op not in AFFINE or not node.standard:
-        raise Miss(f"{node.op} is not an affine map")
+        raise NoMatch(f"{node.op} is not an affine map")
     if not work.type(node.outputs[0]).dtype.floating:
         raise Miss(f"{node.outputs[0]} is not a floating-point tensor")
     if node.op == "Neg":

@@ -14,7 +14,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import folded, load_of, plain
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, content, static_shape
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch, content, static_shape
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.steps import StructuralRule
 
@@ -42,7 +42,7 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
     if row is not None and row.codes:
-        raise Miss("Q and DQ nodes are not folded, since quantized constants are smaller")
+        raise NoMatch("Q and DQ nodes are not folded, since quantized constants are smaller")
     filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
@@ -55,7 +55,7 @@ def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:
     maker, t = work.node(value), work.types.get(value)
     shape = t.static_shape if t is not None else None
     if node.op not in _WRITES or maker is None or maker.op != "ConstantOfShape" or t is None or shape is None:
-        raise Miss(f"{value} is not a constant")
+        raise NoMatch(f"{value} is not a constant")
     number = work.definitions(work.maker[value])[0].value
     assert isinstance(number, Const)
     made = Constant(t.dtype, shape, lambda: np.full(shape, number.value, t.dtype.numpy))
@@ -85,9 +85,9 @@ def identity(work: MutableGraph, at: int, trust: bool) -> Draft:
     d = meaning[-1]
     load = load_of(d)
     if len(meaning) != 1 or load is None:
-        raise Miss(f"{node.op} changes values")
+        raise NoMatch(f"{node.op} changes values")
     if plain(load.index, d) != plain(tuple(map(Index.of, d.axes)), d):
-        raise Miss(f"{node.op} changes the positions of elements")
+        raise NoMatch(f"{node.op} changes the positions of elements")
     return Draft(work, at).replace(d.name, load.source)
 
 
@@ -97,7 +97,7 @@ def common_subexpressions(work: MutableGraph, at: int, trust: bool) -> Draft:
     first = work.equal.get(key)
     if first is None or first not in work.nodes or first == at or node_key(work, work.nodes[first]) != key:
         work.equal[key] = at
-        raise Miss("no other node has the same operator, inputs and attributes")
+        raise NoMatch("no other node has the same operator, inputs and attributes")
     if work.place[first] > work.place[at]:
         work.equal[key], first, at = at, at, first
     draft = Draft(work, at)

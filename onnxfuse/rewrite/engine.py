@@ -34,7 +34,7 @@ from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.measure import Measure
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
@@ -151,8 +151,11 @@ def _rewritten(graph: Graph, chosen: Selected, bugs: list[Decision] | None) -> t
     return result, tuple(Firing(name, tuple(dict.fromkeys(nodes)), len(nodes)) for name, nodes in fired.items())
 
 
-def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str], ...]:
-    """Every rule for a node's operator, with the reason why it does not fire there ("" where it does)."""
+def explain(graph: Graph, node: str, options: Options, *, near: bool = False) -> tuple[tuple[str, str], ...]:
+    """Every rule for a node's operator, with the reason why it does not fire there ("" where it does).
+
+    With `near` only those that fire, or that match but fail in a condition.
+    """
     chosen, work = select(options), MutableGraph(graph)
     found: list[tuple[str, str]] = []
     for at in [k for k, n in work.nodes.items() if n.name == node]:
@@ -162,7 +165,8 @@ def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str],
                     propose(work, step, at, step.name in chosen.trusted)
                     found.append((step.name, ""))
                 except Miss as miss:
-                    found.append((step.name, str(miss)))
+                    if not (near and isinstance(miss, NoMatch)):
+                        found.append((step.name, str(miss)))
     return tuple(found)
 
 

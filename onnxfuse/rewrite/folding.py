@@ -19,7 +19,7 @@ from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.scalar import Apply, Load, Reduce
 from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.spec import Definition
-from onnxfuse.rewrite.mutable_graph import Array, Definitions, Miss
+from onnxfuse.rewrite.mutable_graph import Array, Definitions, Miss, NoMatch
 
 EAGER_BYTES = 64 << 10  # results up to this size are always folded, and computed at once
 LARGEST_BYTES = 1 << 20  # results of movement and broadcast may grow up to this, and to GROWTH times their inputs
@@ -38,7 +38,7 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     needed = sorted({s for d in definitions for s in sources(d.value)} - made.keys())
     for s in needed:
         if s not in constants:
-            raise Miss(f"{s} is not a constant")
+            raise NoMatch(f"{s} is not a constant")
     shapes = {d.name: _static(d) for d in own}
     size = sum(int(np.prod(shapes[d.name], dtype=np.int64)) * d.value.dtype.bytes for d in own)
     have = sum(constants[s].bytes for s in needed)

@@ -8,7 +8,7 @@ from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
 _LONGEST = 8  # most elementwise nodes between a movement and its inverse
@@ -41,7 +41,7 @@ def nested_concat(work: MutableGraph, at: int, trust: bool) -> Draft:
     node = work.nodes[at]
     axis, rank = _joined_along(work, at)
     if rank < 2:
-        raise Miss("the values are vectors, as shapes are")
+        raise NoMatch("the values are vectors, as shapes are")
     parts: list[str] = []
     for value in node.inputs:
         inner = work.node(value)
@@ -49,7 +49,7 @@ def nested_concat(work: MutableGraph, at: int, trust: bool) -> Draft:
         nested = nested and _joined_along(work, work.maker[value])[0] == axis and _is_recomputed(work, value)
         parts += inner.inputs if inner is not None and nested else [value]
     if len(parts) == len(node.inputs):
-        raise Miss("no operand is a Concat along the same axis that only elementwise operators read besides")
+        raise NoMatch("no operand is a Concat along the same axis that only elementwise operators read besides")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], draft.node("Concat", parts, node.attrs))
 
@@ -86,7 +86,7 @@ def inverse_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
         chain.append(inner)
         inner = work.node(_only_operand(work, inner))
     if inner is None or inner.op != outer.op or not inner.standard or not chain:
-        raise Miss(f"there is no {outer.op} above that it could cancel")
+        raise NoMatch(f"there is no {outer.op} above that it could cancel")
     _check_undone(work, inner, outer)
     draft, value = Draft(work, at), inner.inputs[0]
     for node in reversed(chain):
@@ -100,11 +100,11 @@ def _only_operand(work: MutableGraph, node: Node) -> str:
     wide = [i for i in node.reads if i not in work.constants]
     numbers = [i for i in node.reads if i in work.constants]
     if not node.standard or len(set(wide)) != 1 or any(work.constants[i].size != 1 for i in numbers):
-        raise Miss(f"{node.op} has another operand that is no constant scalar")
+        raise NoMatch(f"{node.op} has another operand that is no constant scalar")
     if any(len(work.type(i).shape) > len(work.type(wide[0]).shape) for i in numbers):
-        raise Miss(f"{node.op} changes the rank")
+        raise NoMatch(f"{node.op} changes the rank")
     if not _is_elementwise(work, node, wide[0]):
-        raise Miss(f"{node.op} is not elementwise")
+        raise NoMatch(f"{node.op} is not elementwise")
     return wide[0]
 
 

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.operators import functions
 from onnxfuse.rewrite.proofs.positions import always_true
 from onnxfuse.rewrite.steps import StructuralRule
@@ -60,7 +60,7 @@ def _smaller(draft: Draft, old: str, new: str) -> Draft:
 
 def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
     if not node.standard or node.op not in {*functions(), "Where", "Cast"}:
-        raise Miss(f"{node.op} is not elementwise")
+        raise NoMatch(f"{node.op} is not elementwise")
     return draft.node(node.op, [values.get(i, i) for i in node.inputs], node.attrs)
 
 

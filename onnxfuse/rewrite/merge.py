@@ -10,7 +10,7 @@ import numpy as np
 from onnxfuse.ir.graph import Attribute, Constant, Node
 from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
@@ -43,7 +43,7 @@ def merged_products(work: MutableGraph, at: int, trust: bool) -> Draft:
     same = [b for b in branches if b.dtype == mine.dtype and work.constants[b.weight].shape[_depth_axis(node)] == depth]
     same = _apart(work, same)
     if len(same) < 2 or same[0] != mine:
-        raise Miss(f"{node.inputs[0]} has no later product with constant weights of equal depth and type")
+        raise NoMatch(f"{node.inputs[0]} has no later product with constant weights of equal depth and type")
     return _merged(Draft(work, at), node, same)
 
 

@@ -13,7 +13,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
-from onnxfuse.rewrite.mutable_graph import Definitions, Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Definitions, Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.proofs.positions import located
 from onnxfuse.rewrite.steps import StructuralRule
 
@@ -40,7 +40,7 @@ def movement_chain(work: MutableGraph, at: int, trust: bool) -> Draft:
 def _chain(work: MutableGraph, at: int) -> tuple[Definitions, ...]:
     """The definitions of a node and its producers, as far up as each only moves elements of one value. Raises Miss."""
     if load_of(work.definitions(at)[-1]) is None or len(work.definitions(at)) != 1:
-        raise Miss(f"{work.nodes[at].op} is not pure data movement")
+        raise NoMatch(f"{work.nodes[at].op} is not pure data movement")
     chain: list[Definitions] = []
     above: int | None = at
     while above is not None and len(chain) < _LONGEST:
@@ -117,7 +117,7 @@ def squeeze_last(work: MutableGraph, at: int, trust: bool) -> Draft:
     node = work.nodes[at]
     wide = [i for i in node.inputs if i not in work.constants]
     if len(wide) != 1 or len(node.outputs) != 1 or any(work.type(i).shape for i in node.inputs if i != wide[0]):
-        raise Miss(f"{node.op} has another operand that is no constant scalar")
+        raise NoMatch(f"{node.op} has another operand that is no constant scalar")
     squeeze = work.made_by(wide[0], "Squeeze")
     if work.types.get(wide[0]) is not None or any(squeeze.inputs[1:]) or "axes" in squeeze.attrs:
         raise Miss("the rank of its input is known")
@@ -127,7 +127,7 @@ def squeeze_last(work: MutableGraph, at: int, trust: bool) -> Draft:
     here = tuple(map(Index.of, meaning.axes))
     found = list(walk(meaning.value))
     if any(isinstance(x, (Reduce, FromIndex)) or (isinstance(x, Load) and x.index != here) for x in found):
-        raise Miss(f"{node.op} is not elementwise")
+        raise NoMatch(f"{node.op} is not elementwise")
     last = draft.fresh("Squeeze")
     draft.nodes.append(Node("Squeeze", (out,), (last,), {}, node.name))
     draft.types[last] = work.types.get(node.outputs[0])

@@ -34,6 +34,10 @@ class Miss(Exception):  # control flow inside one step; `explain` returns the re
     """A step does not apply at a node; the message says why."""
 
 
+class NoMatch(Miss):
+    """The nodes do not have the form that a step rewrites: nothing could make it apply."""
+
+
 class MutableGraph:
     """Nodes by number, with their order; values by name. Only `engine` changes it."""
 
@@ -75,7 +79,7 @@ class MutableGraph:
         """The node that makes a value, if it is one of these operators. Raises Miss."""
         node = self.node(value)
         if node is None or node.op not in ops or not node.standard:
-            raise Miss(f"{value} is not the output of {' or '.join(ops)}")
+            raise NoMatch(f"{value} is not the output of {' or '.join(ops)}")
         return node
 
     def single_use(self, value: str) -> bool:

@@ -12,7 +12,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.clips import clip_limits, single
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
 # Scales between which (q * scale) / scale is q again, within far less than half a quantization step.
@@ -24,7 +24,7 @@ def quantized_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
     """Q(move(DQ(q, s, z)), s, z) is move(q); so it is for maxima, since quantization is monotonic."""
     coding = work.nodes[at]
     if not _quantizes(work, coding):
-        raise Miss(f"{coding.op} does not quantize")
+        raise NoMatch(f"{coding.op} does not quantize")
     value, moves = coding.inputs[0], list[Node]()
     while (maker := work.maker.get(value)) is not None and not _quantizes(work, work.nodes[maker]):
         definitions = work.definitions(maker)
@@ -34,7 +34,7 @@ def quantized_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
         moves.append(work.nodes[maker])
         value = moves[-1].inputs[0]
     if maker is None:
-        raise Miss(f"{value} is not the output of a DequantizeLinear")
+        raise NoMatch(f"{value} is not the output of a DequantizeLinear")
     decoding = work.nodes[maker]
     _check(work, coding, decoding)
     draft, moved = Draft(work, at), decoding.inputs[0]

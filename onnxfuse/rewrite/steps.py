@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxfuse.ir.graph import Attribute
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.pattern import Expr, Num, OpPattern, Var, sides
 from onnxfuse.rewrite.proofs.conditions import Condition, moderate
@@ -61,7 +61,7 @@ class Rule:
     def attempt(self, work: MutableGraph, at: int, trust: bool) -> Draft:
         """The first match whose conditions hold, as a Draft."""
         node = work.nodes[at]
-        reason = f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}"
+        missed: Miss = NoMatch(f"{node.name or node.op} does not match {self.law.partition(' => ')[0]}")
         for binding in match_node(work, self.lhs, at, Binding()):
             try:
                 self._check(work, binding, trust)
@@ -71,8 +71,8 @@ class Rule:
                     _check_both_sides(work, binding, draft)
                 return draft
             except Miss as miss:
-                reason = str(miss)
-        raise Miss(reason)
+                missed = miss
+        raise missed
 
     def _check(self, work: MutableGraph, binding: Binding, trust: bool) -> None:
         for condition in (*self.when, *(() if trust else self.assume)):

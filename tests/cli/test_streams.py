@@ -72,12 +72,6 @@ def test_what_is_read_is_not_replaced_by_something_else(onnxfuse: Onnxfuse, mode
     assert model.read_bytes() == before and files(here) == {"m.onnx", "link.onnx"}
 
 
-def test_the_model_itself_may_be_replaced(onnxfuse: Onnxfuse, model: Path, here: Path):
-    before = model.read_bytes()
-    assert onnxfuse("optimize", model, model, "--overwrite", "--no-verify").code == 0
-    assert model.read_bytes() != before and files(here) == {"m.onnx", "libm.so", "m.fuse.json"}
-
-
 def test_a_link_as_output_keeps_being_one(onnxfuse: Onnxfuse, model: Path, here: Path):
     Path("real").mkdir()
     Path("real/o.onnx").write_text("old")

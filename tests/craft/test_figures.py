@@ -69,6 +69,25 @@ def test_the_readme_repeats_the_lower_figure_of_both_machines() -> None:
     assert detail.groups() == tuple(f"{figure:.1f}" for figure in wanted)
 
 
+def test_the_readme_repeats_figures_of_the_page_that_has_their_command() -> None:
+    models = PERFORMANCE.split("\n## Models with sizes unknown at build time\n")[1].split("\n## ")[0]
+    said = re.search(
+        r"run ([\d.]+) times as fast on two cores \(\[(\d+) models\]\(.*?\): ([\d.]+) to ([\d.]+)\)", README
+    )
+    made = re.search(
+        r"Together (\d+) models .*?: ([\d.]+)x of .*?,\s([\d.]+)x to ([\d.]+)x by shape", models, re.DOTALL
+    )
+    assert said is not None and made is not None and "`onnxfuse profile MODEL OUT" in models
+    count, mean, low, high = made.groups()
+    assert said.groups() == (mean, count, low, f"{float(high):.1f}")
+    loading = PERFORMANCE.split("\n## Loading\n")[1].split("\n## ")[0]
+    (original,) = re.findall(r"^\| BERT-base \| original \| ([\d.]+) s \| (\d+) to", loading, re.MULTILINE)
+    fused = re.findall(r"^\| \| with the library \| ([\d.]+) s \| (\d+) MB", loading, re.MULTILINE)[0]
+    words = re.search(r"loads in ([\d.]+) s .* needs (\d+) MB .* takes ([\d.]+) s and at least (\d+) MB", README)
+    assert words is not None and "`onnxfuse optimize MODEL OUT --json`" in loading
+    assert words.groups() == (fused[0], fused[1], f"{float(original[0]):.1f}", original[1])
+
+
 def test_tables_are_those_of_the_documents_that_they_name() -> None:
     """`python scripts/bench.py --pages` makes them, each with machine, versions, revision and date of its figures."""
     named = results.sources(PERFORMANCE)

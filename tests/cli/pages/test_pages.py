@@ -123,16 +123,39 @@ def test_files_that_are_no_results_are_refused(onnxfuse: Onnxfuse, here: Path, c
 
 def test_files_that_clash_are_refused_before_the_work(onnxfuse: Onnxfuse, model: Path, here: Path):
     for arguments in (
-        ("optimize", "m.onnx", "--report", "m.fused.onnx"),
+        ("optimize", "m.onnx", "--json-file", "m.fused.onnx"),
+        ("optimize", "m.onnx", "--manifest", "r.html", "--report", "r.html"),
         ("optimize", "m.onnx", "--report", "r.html", "--json-file", "r.html"),
         ("profile", "m.onnx", "--trace", "m.onnx", "--overwrite"),
         ("profile", "m.onnx", "--trace", "t.json", "--json-file", "t.json"),
-        ("report", "m.onnx", "m.onnx", "--overwrite"),
+        ("report", "m.onnx", "m.onnx", "--overwrite", "--format", "html"),
         ("diff", "m.onnx", "m.onnx", "--json-file", "m.onnx", "--overwrite"),
     ):
         said = onnxfuse(*arguments)
         assert said.code == 2 and "is also another file of this command" in said.last, said.err
     assert files(here) == {"m.onnx"}
+
+
+@pytest.mark.parametrize("name", ["page.txt", "page", "page.html.bak"])
+def test_a_page_has_the_format_of_its_name(onnxfuse: Onnxfuse, model: Path, here: Path, name: str):
+    assert onnxfuse("inspect", "m.onnx", "--json-file", "r.json").code == 0
+    for arguments in (("inspect", "m.onnx", "--report", name), ("report", "r.json", name)):
+        said = onnxfuse(*arguments)
+        assert said.code == 2 and f"{name} is neither HTML nor Markdown (name a .html or .md file" in said.last, (
+            said.err
+        )
+    assert files(here) == {"m.onnx", "r.json"}
+    assert onnxfuse("report", "r.json", name, "--format", "html").code == 0
+    assert Path(name).read_text().startswith("<!doctype html>")
+
+
+def test_the_files_that_were_written_are_named(onnxfuse: Onnxfuse, model: Path, here: Path):
+    said = onnxfuse("profile", "m.onnx", "--duration", "0.05", "--trace", "t.json", "--json-file", "r.json")
+    assert {"wrote     t.json", "wrote     r.json"} <= set(said.err.splitlines())
+    assert onnxfuse("report", "r.json", "r.md").err == "wrote     r.md\n"
+    assert onnxfuse("report", "r.json", "q.md", "-q").err == ""
+    built = ("optimize", "m.onnx", "--no-verify", "--json-file", "o.json", "--report", "o.html")
+    assert "wrote     o.json  o.html" in onnxfuse(*built).err.splitlines()
 
 
 def test_kernels_and_a_trace(onnxfuse: Onnxfuse, model: Path, fused: Path):
