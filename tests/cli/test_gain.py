@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +37,19 @@ def chains(here: Path) -> Path:
     return two_chains(here, "N, 256", "256, 8")
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with all that is compiled for the chains, and without a measurement."""
+    folder = tmp_path_factory.mktemp("compiled")
+    chains = two_chains(folder, "N, 256", "256, 8")
+    optimize(chains, folder / "o.onnx", gain=False, verify=False, cache_dir=str(folder / "cache"))
+    return folder / "cache"
+
+
 @pytest.fixture
-def built(chains: Path, tmp_path: Path) -> Callable[..., Result]:
+def built(chains: Path, tmp_path: Path, compiled: Path) -> Callable[..., Result]:
     """Builds with a cache of its own: what was measured in earlier test runs is not there."""
+    shutil.copytree(compiled, tmp_path / "cache", copy_function=os.link)
 
     def go(measure: Any = None, *, render: Any = None, out: str = "o.onnx", **changes: Any) -> Result:
         calls = Calls()

@@ -45,9 +45,10 @@ Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 
-# As the build compiles them, but quicker where it is only the width of vectors that differs.
+# As the build compiles them, but quicker: what -O3 makes of kernels, tests of models and `make slow` tell.
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
-QUICK = {"x86-64-v4": "-O3", "bf16": "-O3", "amx-model": "-O2"}  # the others -O1
+QUICK = {"amx-model": "-O2"}  # the others -O1
+FULL = ("x86-64-v4", "bf16")  # compiled with -O3 too
 HERE = [name for name, row in CPUS.items() if row.machine in ("", machine())]  # classes of this architecture
 # Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
 _DOTS = {"extras": ("avx512bf16",), "flags": (*CPUS["x86-64-v4"].flags, "-mavx512bf16")}
@@ -187,8 +188,11 @@ def is_own(case: Case, target: str) -> bool:
 
 
 @cache
-def library_of(cases: tuple[Case, ...], target: str) -> Path:
-    """The library of some cases for a machine class, of those that have a kernel of their own there."""
+def library_of(cases: tuple[Case, ...], target: str, *, fully: bool = False) -> Path:
+    """The library of some cases for a machine class, of those that have a kernel of their own there.
+
+    It is compiled quickly, or `fully` as a build compiles it.
+    """
     row = BUILDS[target]
     text = unit_of([case for case in cases if is_own(case, target)], target)
     with alone(CACHE / f"{cases[0].name}-{target}.lock"):
@@ -196,7 +200,8 @@ def library_of(cases: tuple[Case, ...], target: str) -> Path:
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
         march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
-        flags = (*FLAGS, QUICK.get(target, "-O1"), f"-DONNXFUSE_PANEL={row.panel}")
+        level = "-O3" if fully else QUICK.get(target, "-O1")
+        flags = (*FLAGS, level, f"-DONNXFUSE_PANEL={row.panel}")
         return compile_library([source], CACHE, flags, march)
 
 
@@ -255,7 +260,7 @@ def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel])
     return used
 
 
-def verified(unit: tuple[Case, ...], case: Case, target: str) -> float:
+def verified(unit: tuple[Case, ...], case: Case, target: str, *, fully: bool = False) -> float:
     """Compile a case with the others of its unit for a machine class, run it at all sizes with one to three threads."""
     row = BUILDS[target]
     modelled = [name for name in row.extras if target == "amx-model" and name.startswith("amx")]
@@ -268,7 +273,7 @@ def verified(unit: tuple[Case, ...], case: Case, target: str) -> float:
     assert isinstance(kernel, Kernel), kernel
     if not is_own(case, target):
         pytest.skip(f"the same kernel as for {LIKE[target]}")
-    library = library_of(unit, target)
+    library = library_of(unit, target, fully=fully)
     with Pool(1) as one, Pool(2, BRIEF) as two, Pool(3, BRIEF) as three:
         loaded = [pool.load(library, f"onnxfuse_{case.name}") for pool in (one, two, three)]
         used = max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))

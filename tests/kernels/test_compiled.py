@@ -14,7 +14,19 @@ import pytest
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cpp import render
-from tests.kernels.compiled import BRIEF, BUILDS, Case, check, expected, fed, library_of, packed, scheduled, verified
+from tests.kernels.compiled import (
+    BRIEF,
+    BUILDS,
+    FULL,
+    Case,
+    check,
+    expected,
+    fed,
+    library_of,
+    packed,
+    scheduled,
+    verified,
+)
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.tables import NARROW, TABLES, Unit, kind, units
 
@@ -23,6 +35,12 @@ EVERY = [
     pytest.param(unit, case, id=f"{case.name}-{unit.target}", marks=[] if unit.usual else [pytest.mark.slow])
     for unit in UNITS
     for case in unit.cases
+]
+USUAL = [
+    pytest.param(unit, case, id=f"{case.name}-{unit.target}")
+    for unit in UNITS
+    for case in unit.cases
+    if unit.usual and unit.target in FULL
 ]
 MAIN, FEW = "x86-64-v4", 41
 COMPARED = [(unit, case) for unit in UNITS if unit.usual and unit.target == MAIN for case in unit.cases][::FEW]
@@ -37,7 +55,14 @@ def together(target: str) -> str:
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize(("unit", "case"), EVERY)
 def test_a_kernel_computes_what_its_rows_mean(unit: Unit, case: Case) -> None:
-    verified(unit.cases, case, unit.target)
+    verified(unit.cases, case, unit.target, fully=not unit.usual and unit.target in FULL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("unit", "case"), USUAL)
+def test_a_kernel_that_is_compiled_quickly_is_right_with_all_optimizations(unit: Unit, case: Case) -> None:
+    verified(unit.cases, case, unit.target, fully=True)
 
 
 def test_every_kind_of_case_is_compiled_every_time() -> None:
