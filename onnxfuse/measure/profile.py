@@ -197,7 +197,8 @@ def profile_models(
     `custom_libraries` are for all models. `threads` 0 is one per core.
     `own`: with one thread, count the processor time of that thread instead of wall time.
     All models run in `provider` on the same inputs, generated for the first one; symbols that `dims` leaves open are 1
-    (the first), 128, or 224 for images. `a_a` measures the first model twice, which gives the spread.
+    (the batch: the first one in a first axis), 128, or 224 for images. `a_a` measures the first model twice, which
+    gives the spread.
 
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
