@@ -12,7 +12,7 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
+from onnxfuse.runtime.provider import CPU, Provider, gpu_provider, need_runtime
 from onnxfuse.runtime.session import metadata
 from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupResult, verify_groups, verify_models
@@ -38,6 +38,7 @@ class Verified:
 
 def verify(at: Progress, a: str, b: str, **values: Any) -> Verified:
     """The verdict on two models."""
+    need_runtime("verify")
     provider = gpu_provider("verify", graph=values["cuda_graph"], exact=True) if values["target"] == "cuda" else CPU
     at.begin("verify")
     with work_folder() as folder:

@@ -17,7 +17,7 @@ from onnxfuse.measure.work import Bodies, node_work, typed
 from onnxfuse.runtime import feed_limits
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider
+from onnxfuse.runtime.provider import CPU, Provider, need_runtime
 
 _CHILD = "onnxfuse.measure.profile_child"
 LOOKS = 3  # interim analyses of an undecided comparison, each after twice as many turns as the one before
@@ -202,6 +202,7 @@ def profile_models(
 
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
+    need_runtime("profile")
     used = threads or len(os.sched_getaffinity(0))
     whole = [_absolute(path) for path in paths]
     owned = [None if own is None else _absolute(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]
