@@ -15,6 +15,7 @@ from onnxfuse.measure.profile import ModelProfile, profile_models
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.provider import need_runtime
 
 from .models import dims_of, files, library_for, refuse_dims, refuse_unequal_inputs
 from .progress import Progress
@@ -38,6 +39,7 @@ class BisectResult:
 
 def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite: bool, **values: Any) -> BisectResult:
     """Find the pieces of B that differ from A, or are slower, the worst first; write the worst as two models."""
+    need_runtime("bisect")
     out = {key: Path(f"{output}{end}") for key, end in (("a", ".a.onnx"), ("b", ".b.onnx"), ("inputs", ".inputs.npz"))}
     refuse_existing(out.values(), overwrite=overwrite)
     refuse_inputs(out.values(), read_here())

@@ -12,7 +12,7 @@ from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import counted
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider, provider_of
+from onnxfuse.runtime.provider import CPU, Provider, need_runtime, provider_of
 from onnxfuse.runtime.session import metadata
 from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupVerdict, verify_groups, verify_models
@@ -38,6 +38,7 @@ class VerifyResult:
 
 def verify(at: Progress, a: str, b: str, **values: Any) -> VerifyResult:
     """The verdict on two models."""
+    need_runtime("verify")
     provider = provider_of(values["target"], "verify", graph=values["cuda_graph"], exact=True)
     at.begin("verify")
     with work_folder() as folder:

@@ -17,7 +17,7 @@ from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime import feed_limits
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.provider import CPU, Provider
+from onnxfuse.runtime.provider import CPU, Provider, need_runtime
 
 _CHILD = "onnxfuse.measure.profile_child"
 LOOKS = 3  # interim analyses of an undecided comparison, each after twice as many turns as the one before
@@ -197,10 +197,12 @@ def profile_models(
     `custom_libraries` are for all models. `threads` 0 is one per core.
     `own`: with one thread, count the processor time of that thread instead of wall time.
     All models run in `provider` on the same inputs, generated for the first one; symbols that `dims` leaves open are 1
-    (the first), 128, or 224 for images. `a_a` measures the first model twice, which gives the spread.
+    (the batch: the first one in a first axis), 128, or 224 for images. `a_a` measures the first model twice, which
+    gives the spread.
 
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
+    need_runtime("profile")
     used = threads or len(os.sched_getaffinity(0))
     whole = [_absolute(path) for path in paths]
     owned = [None if own is None else _absolute(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]

@@ -204,7 +204,8 @@ def check_files(options: Options) -> None:
     for flag, places in named.items():
         for place in places:
             if place is not None and not Path(place).exists():
-                raise UsageError(f"options: {flag} is {place}, which does not exist", hint="check the spelling")
+                hint = "--profile-guided or tune writes one" if flag == "lock" else "check the spelling"
+                raise UsageError(f"options: {flag} is {place}, which does not exist", hint=hint)
 
 
 def hinted(texts: Sequence[str]) -> list[dict[str, int]]:

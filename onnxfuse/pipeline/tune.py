@@ -39,6 +39,7 @@ from onnxfuse.pipeline.state import Build, Context, Tell, have
 from onnxfuse.plan.price import PriceSamples
 from onnxfuse.plan.samples import KernelSample, Sample
 from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
+from onnxfuse.runtime.provider import need_runtime
 from onnxfuse.target import NATIVE, Cpu
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
@@ -90,6 +91,7 @@ def tune(
     `threads` 0 measures on one and on one per core. `cluster` is the address of a Dask scheduler whose workers measure
     the samples; whole models race here. Raises OnnxFuseError.
     """
+    need_runtime("tune")
     begin, calls = time.monotonic(), calls or Calls()
     options = replace(options or Options(), verify=False)  # nothing is emitted, and nothing is to run beside samples
     place = Path(lock) if lock is not None else _beside(Path(model))

@@ -22,6 +22,7 @@ from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
 from onnxfuse.pipeline.verdict_cache import known_model
+from onnxfuse.runtime.provider import ABSENT, INSTALL
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupVerdict, bisected
 from onnxfuse.verify.verdicts import Verdict
@@ -63,7 +64,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         context.background.cancel(_REFERENCE)
         return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
     if find_spec("onnxruntime") is None:
-        verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
+        verdict = Verdict(None, None, None, None, message=ABSENT)
     else:
         memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
         known = memory.recall()
@@ -93,7 +94,8 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         hint = "nothing was written; --rtol allows more, --skip-node leaves nodes to ONNX Runtime"
         raise AnsweredNo(f"verify: the result differs: {verdict.message}", hint=hint)
     if verdict.ok is None and options.verify is True:
-        raise DeviceError(f"verify: {verdict.message}", hint="give --inputs, or --no-verify to do without")
+        way = INSTALL if verdict.message == ABSENT else "give --inputs"
+        raise DeviceError(f"verify: {verdict.message}", hint=f"{way}, or --no-verify to do without")
     return replace(b, verdict=verdict)
 
 

@@ -52,6 +52,7 @@ class Recipe:
     spatial: tuple[int, ...] = (37, 67)  # symbolic height and width, for each set
     shared: bool = False  # anonymous extents of the same axis are equal
     equal: bool = False  # all symbols are equal
+    batch: bool = False  # the first symbol of a first axis has the first of `sizes`, all others the second
     ones: bool = False  # integers of unknown use are 0 or 1
     positive: bool = False  # floats are between 0.1 and 1
     bounds: bool = False  # scalar floats whose names say minimum or maximum are far apart
@@ -66,7 +67,7 @@ RECIPES = (
     Recipe("positive", shared=True, ones=True, positive=True),
     Recipe("bounds", shared=True, ones=True, bounds=True),
 )
-TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
+TYPICAL = Recipe("typical", ((1, 128),), (224,), batch=True)  # sizes worth measuring
 
 
 def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
@@ -161,6 +162,7 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
     sizes: dict[str, int] = dict(dims)
     free = iter(recipe.sizes[variant] * 10)
     by_axis: dict[str, int] = {}
+    batch = next((s for each in inputs for s in symbols(each.shape[0] if each.shape else 1)), None)
     for each in inputs:
         for axis, extent in enumerate(each.shape):
             for symbol in symbols(extent):
@@ -172,8 +174,8 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
                     value = 3
                 elif image and axis > 1:
                     value = recipe.spatial[variant]
-                elif recipe.equal:
-                    value = recipe.sizes[variant][1]
+                elif recipe.equal or recipe.batch:
+                    value = recipe.sizes[variant][0 if recipe.batch and symbol == batch else 1]
                 else:
                     value = by_axis[key] if key in by_axis else next(free)
                 by_axis[key] = sizes[symbol] = value

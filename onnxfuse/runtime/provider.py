@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-
-import onnxruntime as ort
+from importlib.util import find_spec
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.target import cuda_driver
@@ -16,6 +15,8 @@ CUDA_NAME = "CUDAExecutionProvider"
 NAMED = "ONNXFUSE_CUDA_PROVIDER"  # the environment variable by which libraries choose the provider of their kernels
 _GRAPH = "enable_cuda_graph"  # the provider's option
 OLDEST = 13000  # the CUDA version that code is compiled with
+ABSENT = "onnxruntime is not installed"
+INSTALL = "pip install onnxruntime"
 ELSEWHERE = "optimize --target cuda builds without a GPU; scripts/gpu_check.sh measures and compares on one"
 
 
@@ -77,6 +78,12 @@ def provider_of(target: str, verb: str, *, graph: bool = False, exact: bool = Fa
     return DEVICES[target](verb, graph=graph, exact=exact) if target in DEVICES else CPU
 
 
+def need_runtime(verb: str) -> None:
+    """Raise DeviceError where ONNX Runtime is not installed."""
+    if find_spec("onnxruntime") is None:
+        raise DeviceError(f"{verb}: {ABSENT}", hint=INSTALL)
+
+
 def _missing() -> str:
     """The first requirement that the machine does not meet; empty where it meets all."""
     driver, name = cuda_driver(), os.environ.get(NAMED) or CUDA_NAME
@@ -86,6 +93,10 @@ def _missing() -> str:
         return "there is no GPU here: the CUDA driver has no device"
     if driver.version < OLDEST:
         return f"the CUDA driver knows CUDA {driver.version // 1000}.{driver.version % 1000 // 10}, kernels need 13.0"
+    if find_spec("onnxruntime") is None:
+        return f"{ABSENT}: install onnxruntime-gpu"
+    import onnxruntime as ort  # noqa: PLC0415  models are built where it is not installed
+
     if name not in ort.get_available_providers():
         return f"this ONNX Runtime has no {name}: install onnxruntime-gpu"
     return ""

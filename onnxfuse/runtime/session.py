@@ -7,12 +7,13 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
-
-import onnxruntime as ort
+from typing import IO, TYPE_CHECKING, Any
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
-from onnxfuse.runtime.provider import DEVICES, provider_of
+from onnxfuse.runtime.provider import DEVICES, need_runtime, provider_of
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 _METADATA_FIELD = 14  # ModelProto.metadata_props; of its entries, field 1 is the key and field 2 the value
 
@@ -39,6 +40,9 @@ def session(
     if target in DEVICES and providers is None:
         providers = provider_of(target, "session", graph=cuda_graph).listed
     model = Path(path)
+    need_runtime("session")
+    import onnxruntime as ort  # noqa: PLC0415  the rest of this module is of use where it is not installed
+
     options = ort.SessionOptions() if sess_options is None else sess_options
     chosen = library_of(model, library)
     if chosen is not None:

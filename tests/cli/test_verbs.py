@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
 
 from onnxfuse.runtime import process, provider
@@ -294,7 +295,7 @@ def test_what_runs_models_on_a_gpu_says_what_is_missing(
     said: str,
 ):
     monkeypatch.setattr(provider, "cuda_driver", lambda: driver)
-    monkeypatch.setattr(provider.ort, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
     found = onnxfuse(*arguments, "--target", "cuda")
     assert found.code == 5
     assert said in found.err and "scripts/gpu_check.sh" in found.err

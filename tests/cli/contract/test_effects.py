@@ -15,6 +15,7 @@ from typing import Any
 import click
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnxfuse_cli import bisecting, profiling, progress, tuning, verifying
@@ -269,7 +270,7 @@ def test_runs_are_replayed_as_cuda_graphs(
     line: str, room: Any, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider, "cuda_driver", lambda: Driver(13000, (Device("A100", 80),)))
-    monkeypatch.setattr(provider.ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     calls = recorded_settings(monkeypatch, room, name)
     run(f"{line} --target cuda")
     run(f"{line} --target cuda --cuda-graph")
