@@ -368,7 +368,9 @@ def test_inputs_are_looked_at_before_anything_is_compiled(onnxfuse: Onnxfuse, mo
         said = onnxfuse("optimize", model, "out.onnx", "--inputs", name)
         is_one_line(said, 2, f"inputs: {name} cannot be read")
         assert "compile" not in said.err
-    is_one_line(onnxfuse("optimize", model, "out.onnx", "--inputs", "none.npz"), 2, "inputs is none.npz, which does not exist")
+    is_one_line(
+        onnxfuse("optimize", model, "out.onnx", "--inputs", "none.npz"), 2, "inputs is none.npz, which does not exist"
+    )
     assert not Path("out.onnx").exists()
 
 
