@@ -97,8 +97,8 @@ def test_a_program_that_is_no_usable_nvcc(model: Path, tmp_path: Path, says: str
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"toolchain": "nvrtc"}, "CUDA kernels"),
-        ({"nvcc": "nvcc"}, "CUDA kernels"),
+        ({"toolchain": "nvrtc"}, "nvrtc compiles kernels of cuda"),
+        ({"nvcc": "nvcc"}, "nvcc compiles kernels of cuda"),
         ({"target": "cuda", "toolchain": "nvrtc", "nvcc": "nvcc"}, "toolchain is nvrtc"),
     ],
 )

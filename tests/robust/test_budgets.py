@@ -45,8 +45,8 @@ IN_OTHERS |= {
     "copied",
     "write_stream",
 }  # their time is that of other processes
-ELSEWHERE = {"measured", "node_seconds"}  # called for guided builds and for images
-NO_FUNCTIONS = {"targets", "beside", "backends", "name", "legality"}
+ELSEWHERE = {"measured", "node_seconds", "timer"}  # called for guided builds, for images, and by tune
+NO_FUNCTIONS = {"targets", "beside", "backends", "name", "legality", "compilers"}
 EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
 
 
