@@ -13,7 +13,7 @@ from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import Element, Stages, total
-from onnxfuse.ops.window import Window, guarded_load, windows
+from onnxfuse.ops.window import Window, groups_of, guarded_load, windows
 
 Windowed = Callable[[tuple[Index, ...], tuple[Window, ...]], Scalar]  # an element, 0 in the padding of the windows
 Channelled = Callable[[Scalar, Index], Scalar]
@@ -123,13 +123,9 @@ def convolved(
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = windows(view, kernel)
-    group = view.attr("group", 1)
-    view.positive("group", (group,))
-    view.demand(x[1], "equals", w[1] * group)
+    groups = Index.of(groups_of(view, w[0]))
+    view.demand(x[1], "equals", w[1] * groups)
     view.nonempty(w[:1])
-    if (w[0].constant or 0) % group:
-        raise view.refuse("E-INVALID", f"{w[0]!r} channels do not make {group} groups")
-    groups = Index.of(group)
     axes = view.axes((x[0], w[0], *(s.extent for s in spots)))
     channel = Axis(f"{view.out()}:c", w[1])
     taps = tuple(Axis(f"{view.out()}:k{i}", Index.of(k)) for i, k in enumerate(kernel))

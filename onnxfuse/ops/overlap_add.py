@@ -17,6 +17,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.scalar import Guard, Scalar, apply, cast, const
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, here, total, wide
+from onnxfuse.ops.window import groups_of
 
 MOST_KINDS = 16  # remainders modulo the stride that have a contraction each
 
@@ -125,11 +126,8 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = landings(view, kernel)
-    group = view.attr("group", 1)
-    view.positive("group", (group,))
+    group = groups_of(view, w[0])
     view.demand(x[1], "equals", w[0])
-    if (w[0].constant or 0) % group:
-        raise view.refuse("E-INVALID", f"{w[0]!r} channels do not make {group} groups")
     view.nonempty(w[:2])
     stages = Stages(view)
     value: Element = partial(_by_tap, view, spots)

@@ -79,6 +79,15 @@ class Window:
         return Reduce("sum", (tap,), (one(Index.of(tap)),), dtype)
 
 
+def groups_of(view: View, channels: Index) -> int:
+    """The groups of a convolution, which divide these channels of its filters. Raises Refused."""
+    count: int = view.attr("group", 1)
+    view.positive("group", (count,))
+    if (channels.constant or 0) % count:
+        raise view.refuse("E-INVALID", f"{channels!r} channels do not make {count} groups")
+    return count
+
+
 def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool = False) -> tuple[Window, ...]:
     """The windows of a node, a pooling one or a convolution, over the spatial axes of its input `data`."""
     spatial = view.shape(data)[2:]
