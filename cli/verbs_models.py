@@ -15,6 +15,7 @@ from .program import verb
 from .progress import Progress, progressing
 
 _STRICT = "fail on a bug of onnxfuse (exit code 70) instead of working around it"
+_CHILD = "onnxfuse.verify.child"  # what runs models beside the build
 _STREAM = "-"
 MOST_THREADS = 1024  # most threads of a measured engine
 
@@ -59,6 +60,10 @@ def optimize(
     model: str, out: str | None, as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
 ) -> None:
     """Fuse MODEL: write OUT, its kernels and a manifest."""
+    from onnxfuse.runtime import process
+
+    if values["stop_after"] is None and not values["dry_run"]:
+        process.prepare(_CHILD)  # while the compiler is imported here
     from onnxfuse.pipeline import optimize as run
 
     from . import results

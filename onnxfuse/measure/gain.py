@@ -14,10 +14,11 @@ from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.memory import LoadCost
 
 _CHILD = "onnxfuse.measure.gain_child"
-_START = 0.5  # seconds to start a process
+_START = 0.1  # seconds to fork a process
 LOST = 0.05  # kernels are dropped when they are slower than the nodes they replace by this share of their time
 FEWEST = 6  # interleaved runs of each model that a result needs
 FLOOR = 0.01  # smallest slowdown of the model that counts: two sessions of one model may differ by less
+_PREPACKING = 2.0  # how much longer a session that prepacks weights takes to open: 0.48 and 1.0 s with 440 MB of them
 CROWDED = 4.0  # how much longer a run may take on a loaded machine: factors of 2.7 to 4 were measured
 
 
@@ -89,10 +90,10 @@ def seconds_needed(original: LoadCost, made: LoadCost, sizes: int = 1, *, crowde
 
     >>> original, made = LoadCost("original", 0.8, 0, 0.1), LoadCost("with library", 0.1, 0, 0.05)
     >>> round(seconds_needed(original, made), 2), round(seconds_needed(original, made, crowded=2.0), 2)
-    (2.5, 1.95)
+    (3.0, 2.45)
     """
     runs = 2 * original.run_seconds + FEWEST * (original.run_seconds + made.run_seconds)
-    return _START + original.seconds + made.seconds + sizes * runs / crowded
+    return _START + _PREPACKING * (original.seconds + made.seconds) + sizes * runs / crowded
 
 
 def measure_gain(

@@ -28,7 +28,7 @@ from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt, GroupResult
 from onnxfuse.verify.verdicts import ORIGINAL
 
-SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
+SECONDS, SHARE = 2.0, 0.15  # that all measurements together may take: so many, or that part of the build
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
 AMPLE = 3.0  # times the least that a measurement takes, where the user asks for one
 ROUNDS = 2  # after which single kernels are no longer given up, only all of them

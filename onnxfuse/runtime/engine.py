@@ -51,7 +51,8 @@ def options(
     The function bodies of kernels named in `disabled` run instead. `isa` restricts libraries of onnxfuse to one
     instruction set; without it they choose the best.
 
-    A `lean` session is for few runs: the runtime does not prepack weights and keeps them out of its arena. Without
+    A `lean` session is for few runs: the runtime does not prepack weights and keeps them out of its arena, and its
+    threads do not spin between operators, which takes cores from the compiler and from sessions beside it. Without
     `arena`, freed memory is returned to the system; kernels under test should get recycled memory instead, which holds
     arbitrary values.
     Raises DeviceError when a library cannot be registered.
@@ -62,6 +63,8 @@ def options(
     made.enable_cpu_mem_arena = arena
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
+    if lean:
+        made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if disabled:
         made.add_session_config_entry(entries.DISABLE, ",".join(disabled))
     levels = ort.GraphOptimizationLevel

@@ -21,8 +21,10 @@ OURS = "ONNXFUSE_"  # prefix of variables that are read on use; others may be re
 MOST = 1 << 16  # bytes of a request
 
 
-def main(number: int) -> None:
-    """Serve requests on a socket, by its file number, until the other side is closed."""
+def main(number: int, *modules: str) -> None:
+    """Serve requests on a socket, by its file number, until the other side is closed; `modules` are imported first."""
+    for module in modules:
+        _imported(module)
     with socket.socket(fileno=number) as asked:
         while True:
             data, files, _, _ = socket.recv_fds(asked, MOST, 3)
@@ -40,11 +42,18 @@ def _reaped(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def _imported(module: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        importlib.import_module(module)
+    except Exception:  # a child without the server will report what is wrong
+        return False
+    return True
+
+
 def _forked(asked: socket.socket, request: dict[str, Any], files: list[int]) -> int:
     """The pid of a new child, which leads a process group; 0 where its module cannot be imported."""
-    try:
-        importlib.import_module(request["module"])
-    except Exception:  # a child without the server will report what is wrong
+    if not _imported(request["module"]):
         return 0
     leads, told = os.pipe()
     pid = os.fork()
@@ -89,4 +98,4 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -28,9 +28,8 @@ class Program(Protocol):
 
 _UNREAD = {"PYTEST_CURRENT_TEST"}  # variables that no library reads; pytest sets its own anew for every test
 
-Start = Callable[
-    [int, Mapping[str, str]], Program
-]  # starts `fork_server` with the file descriptor of a socket, and an environment
+# Starts `fork_server` with the file descriptor of a socket, an environment, and modules that it imports first.
+Start = Callable[[int, Mapping[str, str], tuple[str, ...]], Program]
 
 
 def _can_wait() -> bool:
@@ -133,12 +132,18 @@ class Forks:
             self.end()
             return None
 
-    def _running(self, variables: Mapping[str, str]) -> Server | None:
+    def prepare(self, module: str, variables: Mapping[str, str]) -> None:
+        """Start the server, unless it runs, and let it import a module; this does not wait for it."""
+        if HAS_FORKS:
+            with suppress(OSError):
+                self._running(_theirs(variables), module)
+
+    def _running(self, variables: Mapping[str, str], *modules: str) -> Server | None:
         with self._lock:
             if self._server is None or self._server.owner != os.getpid():
                 here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with there:
-                    program = self._start(there.fileno(), variables)
+                    program = self._start(there.fileno(), variables, modules)
                 self._server = Server(here, program, os.getpid(), variables)
             return self._server if self._server.variables == variables else None
 

@@ -280,7 +280,7 @@ def python_child(
     here; setting `stop` kills it. Raises DeviceError when it dies of a signal, OnnxFuseError when it ends without an
     answer (both with its stderr as a note), BudgetError as `run` does.
     """
-    variables = {**os.environ, **_import_path(), **(env or {})}
+    variables = {**_variables(), **(env or {})}
 
     def started(given: IO[bytes], out: IO[bytes], err: IO[bytes]) -> Child:
         forked = _FORKS.child(module, variables, (given.fileno(), out.fileno(), err.fileno()))
@@ -304,14 +304,24 @@ def python_child(
     raise _error_class(error["kind"])(error["message"], hint=error["hint"])
 
 
+def prepare(module: str) -> None:
+    """Import a module of children that are about to be started, in their server, while this process does other work."""
+    _FORKS.prepare(module, _variables())
+
+
+def _variables() -> dict[str, str]:
+    """The environment of Python children."""
+    return {**os.environ, **_import_path()}
+
+
 def _python(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line `python -m module`, without the current folder in the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
-def _fork_server(number: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the server with a socket's file descriptor and an environment."""
-    command, quiet = _python(_SERVER, str(number)), subprocess.DEVNULL
+def _fork_server(number: int, variables: Mapping[str, str], modules: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start the server with a socket's file descriptor, an environment, and modules to import first."""
+    command, quiet = _python(_SERVER, str(number), *modules), subprocess.DEVNULL
     given: dict[str, Any] = {"env": variables, "pass_fds": (number,), "start_new_session": True}
     return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, **given)
 

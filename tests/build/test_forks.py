@@ -46,6 +46,18 @@ def test_children_come_from_one_server_that_has_their_imports(forks: Forks) -> N
     assert first["program"] == "__main__"
 
 
+def test_a_server_can_be_prepared(forks: Forks) -> None:
+    process.prepare(CHILD)
+    server = server_of(forks)
+    process.prepare(CHILD)  # it runs already
+    assert child()["parent"] == server == server_of(forks)
+
+
+def test_what_cannot_be_imported_is_told_by_the_child(forks: Forks) -> None:
+    process.prepare("onnxfuse.nowhere")
+    assert child()["parent"] == server_of(forks)
+
+
 def test_folder_cores_and_our_variables_are_those_of_the_moment(
     forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
