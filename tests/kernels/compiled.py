@@ -30,6 +30,7 @@ from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render
+from onnxfuse.render.source import Source
 from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu import convolution, scheduler
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
@@ -37,7 +38,7 @@ from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.winograd import WinogradBlocking
 from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
-from tests.kernels.pool_host import LoadedKernel, Pool, alone, compile_library
+from tests.kernels.pool_host import LoadedKernel, Pool, compile_library, compile_object
 from tests.kernels.rounding import check, reference
 from tests.rules.build import draw
 
@@ -168,8 +169,8 @@ def own_names(text: str, name: str) -> str:
     return _OWN.sub(rf"\1_{name}", text)
 
 
-def unit_of(cases: Sequence[Case], target: str) -> str:
-    """One translation unit with the kernels of all cases, onnxfuse_NAME each, and the register tiles."""
+def parts_of(cases: Sequence[Case], target: str) -> tuple[str, tuple[Source, ...]]:
+    """One translation unit with the kernels of all cases, onnxfuse_NAME each, and those of the register tiles."""
     parts, kernels = [], []
     for case in cases:
         kernel = scheduled(case, target)
@@ -178,7 +179,13 @@ def unit_of(cases: Sequence[Case], target: str) -> str:
             text = render(kernel, case.name, case.name).text
             text = text.replace("parts_of(host->cores, ", f"parts_of(host->cores, {ENOUGH} + ")
             parts.append(own_names(text, case.name))
-    return "\n".join([*parts, *(s.text for s in tiles_sources(kernels))])
+    return "\n".join(parts), tiles_sources(kernels)
+
+
+def unit_of(cases: Sequence[Case], target: str) -> str:
+    """All of it in one translation unit."""
+    text, tiles = parts_of(cases, target)
+    return "\n".join([text, *(each.text for each in tiles)])
 
 
 @cache
@@ -194,15 +201,12 @@ def library_of(cases: tuple[Case, ...], target: str, *, fully: bool = False) -> 
     It is compiled quickly, or `fully` as a build compiles it.
     """
     row = BUILDS[target]
-    text = unit_of([case for case in cases if is_own(case, target)], target)
-    with alone(CACHE / f"{cases[0].name}-{target}.lock"):
-        source = CACHE / f"{cases[0].name}-{target}.cpp"
-        if not source.exists() or source.read_text() != text:
-            source.write_text(text)
-        march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
-        level = "-O3" if fully else QUICK.get(target, "-O1")
-        flags = (*FLAGS, level, f"-DONNXFUSE_PANEL={row.panel}")
-        return compile_library([source], CACHE, flags, march)
+    text, tiles = parts_of([case for case in cases if is_own(case, target)], target)
+    march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
+    flags = (*FLAGS, "-O3" if fully else QUICK.get(target, "-O1"), f"-DONNXFUSE_PANEL={row.panel}")
+    units = ((f"{cases[0].name}-{target}", text), *((each.symbol, each.text) for each in tiles))
+    objects = [compile_object(name, unit, CACHE, flags, march) for name, unit in units]
+    return compile_library(objects, CACHE, flags, march)
 
 
 def packed(layout: Layout, array: Array) -> Array:

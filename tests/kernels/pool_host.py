@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.build.toolchain import Toolchain, find_toolchain, meaning
+from onnxfuse.build.toolchain import PRECOMPILING, Toolchain, find_toolchain, meaning
 from onnxfuse.errors import ToolchainError
+from onnxfuse.render.source import PRELUDE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,28 +75,64 @@ def compile_library(
 
     Raises RuntimeError with the compiler's words.
     """
+    return _kept(_command(flags, march), (*map(str, sources), "-ldl", "-lpthread"), sources, folder, ".so")
+
+
+def compile_object(name: str, text: str, folder: Path, flags: Sequence[str], march: Sequence[str] = NATIVE) -> Path:
+    """An object of a text that starts like a kernel, by a precompiled header where the compiler can.
+
+    It is named by content too. Raises RuntimeError with the compiler's words.
+    """
+    command = _command(flags, march)
+    with alone(folder / f"{name}.lock"):
+        source = folder / f"{name}.cpp"
+        if not source.exists() or source.read_text() != text:
+            source.write_text(text)
+        return _kept(command, (*_prelude(command, folder), "-c", str(source)), [source], folder, ".o")
+
+
+def _command(flags: Sequence[str], march: Sequence[str]) -> tuple[str, ...]:
+    """The compiler with flags. -iquote: with -I our math.h would stand before the one of C."""
     cxx = compiler()
     if cxx is None:
         raise RuntimeError("no C++ compiler: install one or set CXX")
-    # -iquote: with -I our math.h would stand before the one of C
-    command = [*cxx.command, *FLAGS, *spelled((*march, *flags), cxx.family), f"-iquote{TILES}"]
-    folders = {TILES, *(s.parent for s in sources)}
+    return (*cxx.command, *FLAGS, *spelled((*march, *flags), cxx.family), f"-iquote{TILES}")
+
+
+@cache
+def _prelude(command: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """Flags that take what kernels start with from a precompiled header."""
+    cxx = compiler()
+    if cxx is None or cxx.family not in PRECOMPILING:
+        return ()
+    text = folder / "prelude.h"
+    with alone(folder / "prelude.lock"):
+        if not text.exists() or text.read_text() != PRELUDE:
+            text.write_text(PRELUDE)
+        made = _kept(command, ("-x", "c++-header", str(text)), [text], folder, ".h.gch")
+        header = made.with_suffix("")
+        header.write_text(PRELUDE)
+    return ("-include", str(header))
+
+
+def _kept(command: Sequence[str], arguments: Sequence[str], sources: Sequence[Path], folder: Path, suffix: str) -> Path:
+    """What a command makes of sources, in a file named by what it is made of."""
+    folders = {TILES, *(s.parent for s in sources)} - {folder}
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
-    target = folder / f"{sources[0].stem}-{digest}.so"
+    target = folder / f"{sources[0].stem}-{digest}{suffix}"
     if target.exists():
         return target
-    with alone(target.with_suffix(".lock")):
+    with alone(folder / f"{target.name}.lock"):
         if not target.exists():
-            _compile([*command, *map(str, sources)], target)
+            _compile([*command, *arguments], target)
     return target
 
 
 def _compile(command: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        partial = Path(scratch) / "library.so"
-        done = subprocess.run([*command, "-o", str(partial), "-ldl", "-lpthread"],
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        partial = Path(scratch) / target.name
+        done = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
         partial.replace(target)
