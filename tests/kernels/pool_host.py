@@ -69,26 +69,30 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def compile_library(
-    sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE
+    sources: Sequence[Path],
+    folder: Path,
+    flags: Sequence[str] = (),
+    march: Sequence[str] = NATIVE,
+    *,
+    prelude: str = "",
 ) -> Path:
     """A shared library of `sources` in `folder`, named by content, headers included: the same text compiles once.
 
-    Raises RuntimeError with the compiler's words.
+    What all of them start with may be a `prelude`, which is precompiled. Raises RuntimeError with the compiler's words.
     """
-    return _kept(_command(flags, march), (*map(str, sources), "-ldl", "-lpthread"), sources, folder, ".so")
+    command = _command(flags, march)
+    first = _precompiled(command, folder, prelude) if prelude else ()
+    return _kept(command, (*first, *map(str, sources), "-ldl", "-lpthread"), sources, folder, ".so")
 
 
 def compile_object(name: str, text: str, folder: Path, flags: Sequence[str], march: Sequence[str] = NATIVE) -> Path:
-    """An object of a text that starts like a kernel, by a precompiled header where the compiler can.
-
-    It is named by content too. Raises RuntimeError with the compiler's words.
-    """
+    """An object of a text that starts like a kernel, named by content too. Raises RuntimeError likewise."""
     command = _command(flags, march)
     with alone(folder / f"{name}.lock"):
         source = folder / f"{name}.cpp"
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
-        return _kept(command, (*_prelude(command, folder), "-c", str(source)), [source], folder, ".o")
+        return _kept(command, (*_precompiled(command, folder, PRELUDE), "-c", str(source)), [source], folder, ".o")
 
 
 def _command(flags: Sequence[str], march: Sequence[str]) -> tuple[str, ...]:
@@ -100,24 +104,25 @@ def _command(flags: Sequence[str], march: Sequence[str]) -> tuple[str, ...]:
 
 
 @cache
-def _prelude(command: tuple[str, ...], folder: Path) -> tuple[str, ...]:
-    """Flags that take what kernels start with from a precompiled header."""
+def _precompiled(command: tuple[str, ...], folder: Path, text: str) -> tuple[str, ...]:
+    """Flags that take a text from a precompiled header, where the compiler can."""
     cxx = compiler()
     if cxx is None or cxx.family not in PRECOMPILING:
         return ()
-    text = folder / "prelude.h"
+    source = folder / "prelude.h"
     with alone(folder / "prelude.lock"):
-        if not text.exists() or text.read_text() != PRELUDE:
-            text.write_text(PRELUDE)
-        made = _kept(command, ("-x", "c++-header", str(text)), [text], folder, ".h.gch")
+        source.write_text(text)
+        made = _kept(command, ("-x", "c++-header", str(source)), [source], folder, ".h.gch")
         header = made.with_suffix("")
-        header.write_text(PRELUDE)
+        if not header.exists():
+            header.write_text(text)
     return ("-include", str(header))
 
 
 def _kept(command: Sequence[str], arguments: Sequence[str], sources: Sequence[Path], folder: Path, suffix: str) -> Path:
     """What a command makes of sources, in a file named by what it is made of."""
-    folders = {TILES, *(s.parent for s in sources)} - {folder}
+    named = (Path(flag[2:]) for flag in command if flag.startswith("-I"))
+    folders = {TILES, *named, *(s.parent for s in sources)} - {folder}
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
     target = folder / f"{sources[0].stem}-{digest}{suffix}"
