@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("models", "build")
 
 
-def main(name: str = "demo-bert") -> int:
+def main(name: str = "demo-bert", seconds: str = "2") -> int:
     original, fused = FOLDER / f"{name}.onnx", FOLDER / f"{name}.fused.onnx"
     os.chdir(ROOT)
     screen = show.screen()
@@ -36,7 +36,7 @@ def main(name: str = "demo-bert") -> int:
         screen.say("demo: the result was not verified, or nothing was fused: onnxfuse doctor says what is missing")
         return 1
     screen.say("profile   both models in turns, each in a process of its own ...")
-    found = onnxfuse.profile([original, fused], libraries=[None, result.output.library], duration=2.0)
+    found = onnxfuse.profile([original, fused], libraries=[None, result.output.library], duration=float(seconds))
     before, after = (model.latency_ms for model in found.models)
     rows = [("milliseconds", "min", "median", "p90")]
     for label, ms in (("ONNX Runtime", before), ("fused", after)):
@@ -60,4 +60,4 @@ def place_of_program() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))
+    sys.exit(main(*sys.argv[1:3]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `make golden` and `make fuzz`."""
     parser.addoption("--update-golden", action="store_true", help="write the sections of tests/golden/*.case anew")
     parser.addoption("--fuzz-examples", type=int, default=200, help="how many random models the slow test tries")
+
+
+TORCH = ("test_full.py", "test_browser_full.py")  # files of slow tests alone, which import torch: 4 s of each worker
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files whose tests would all be left out are not read where that takes long."""
+    return True if collection_path.name in TORCH and config.option.markexpr == "not slow" else None
 
 
 def pytest_configure() -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from benchmarks.gpu.wish import CheckRequest, Facts
@@ -123,11 +122,12 @@ def _file(wish: CheckRequest, place: Path, name: str, batch: int) -> Path:
 
 def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     """The model with its symbols, and sums of them, set to their sizes, as CUDA graphs want it."""
+    tools = importlib.import_module("onnxruntime.tools.onnx_model_utils")  # it imports torch, where that is
     types = (each.type.tensor_type for each in (*model.graph.input, *model.graph.output))
     for symbol in {d.dim_param for t in types for d in t.shape.dim if d.dim_param}:
         parts = symbol.split(" + ")
         if all(part in sizes for part in parts):
-            make_dim_param_fixed(model.graph, symbol, sum(sizes[part] for part in parts))
+            tools.make_dim_param_fixed(model.graph, symbol, sum(sizes[part] for part in parts))
     return model
 
 

@@ -26,7 +26,7 @@ from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.build.resources import Resources
 from onnxfuse.build.toolchain import PRECOMPILING, Toolchain, compile_flags, link_flags
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
-from onnxfuse.render.source import Source
+from onnxfuse.render.source import PRELUDE, Source
 from onnxfuse.runtime import process
 from onnxfuse.runtime.folders import work_folder
 
@@ -34,9 +34,8 @@ TILES = Path(__file__).resolve().parents[1] / "render" / "tiles"
 SUPPORT = TILES.with_name("support")
 EXPORTED = "RegisterCustomOps"
 
-_PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; parsing it takes as long as the rest
 _EXPORTS = "exports.map"
-_WORTH_PRECOMPILING = 4  # kernels to compile from which on precompiling the header pays, if none is cached
+_WORTH_PRECOMPILING = 4  # units to compile from which on precompiling the header pays, if none is cached
 
 _LOOK = 0.05  # polling interval in seconds
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
@@ -207,7 +206,7 @@ def _as_completed(futures: Iterable[Future[None]]) -> Iterator[Future[None]]:
 
 def _prelude_of(unit: Source) -> tuple[str, ...] | None:
     """The flags that select a unit's precompiled header; None if its first include is another one."""
-    return unit.flags if unit.text.startswith(_PRELUDE) else None
+    return unit.flags if unit.text.startswith(PRELUDE) else None
 
 
 def _without_prelude_first(units: Sequence[Source]) -> list[Source]:
@@ -233,12 +232,12 @@ def _preludes(
 def _prelude_key(site: _Site, flags: Sequence[str]) -> str:
     """The cache key of the precompiled header for these flags."""
     all_flags = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
-    return key_of("header", site.recipe.identity, *all_flags, _PRELUDE)
+    return key_of("header", site.recipe.identity, *all_flags, PRELUDE)
 
 
 def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
     """Precompile the header `name`, which is also written as text in case the compiler cannot use the result."""
-    (site.folder / name).write_text(_PRELUDE, encoding="utf-8")
+    (site.folder / name).write_text(PRELUDE, encoding="utf-8")
     made = site.folder / f"{name}.gch"
     if not made.exists():
         with contextlib.suppress(CompileError):

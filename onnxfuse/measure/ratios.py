@@ -151,10 +151,9 @@ def _least(turns: Turns, block: int) -> Turns:
 
 def _signed_ranks(values: Turns, error: float) -> tuple[float, float, float]:
     """The median of the means of any two values, and the bounds of its interval by Wilcoxon's signed ranks."""
-    n = len(values)
-    means = np.sort(((values[:, None] + values[None, :]) / 2)[np.triu_indices(n)])
-    middle = float(np.median(means))
-    rank = _rank(n, error, _autocorrelation_time(values - middle))
+    means = np.sort(np.concatenate([values[at:] + each for at, each in enumerate(values)])) / 2
+    middle = float(means[(len(means) - 1) // 2] + means[len(means) // 2]) / 2
+    rank = _rank(len(values), error, _autocorrelation_time(values - middle))
     return (middle, float(means[rank - 1]), float(means[-rank])) if rank else (middle, -math.inf, math.inf)
 
 

@@ -17,7 +17,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.tasks import ALIGNMENT, SLOTS
 from onnxfuse.render.c_family import identifier, index, stored
-from onnxfuse.render.source import Source
+from onnxfuse.render.source import PRELUDE, Source
 from onnxfuse.render.statements import CppPrinter
 from onnxfuse.render.tile_units import tile_headers
 
@@ -29,7 +29,7 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
     """
     assert kernel.legal, "render: a kernel is legalized before it is spelled"
     lines = [
-        '#include "loops.h"',
+        PRELUDE.rstrip(),
         *tile_headers(kernel),
         "",
         "namespace onnxfuse {",

@@ -1,4 +1,4 @@
-"""Command lines as programs of their own, without the 0.7 s that a Python takes to import all of onnxfuse.
+"""Command lines and Python as programs of their own, without the second that it takes to import all of onnxfuse.
 
 Children are forked from a server that has done so. That the program itself starts is tested elsewhere: `test_streams`,
 `test_demo`, and the commands of the README.
@@ -32,6 +32,11 @@ def onnxfuse_as_program(
         code = process.python_child(CHILD, asked, stage="test", time_limit=300)
         said = ["" if path == stdout else Path(path).read_text(encoding="utf-8") for path, _ in streams[1:]]
     return Said(code, *said)
+
+
+def python(text: str) -> None:
+    """What a program in Python does in the current folder; a warning is an error. Raises what says how it ended."""
+    process.python_child(CHILD, {"text": text, "env": dict(os.environ)}, stage="test", time_limit=300)
 
 
 def line(text: str, env: Mapping[str, str]) -> Said:

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.build.toolchain import Toolchain, find_toolchain, meaning
+from onnxfuse.build.toolchain import PRECOMPILING, Toolchain, find_toolchain, meaning
 from onnxfuse.errors import ToolchainError
+from onnxfuse.render.source import PRELUDE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,34 +69,75 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def compile_library(
-    sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE
+    sources: Sequence[Path],
+    folder: Path,
+    flags: Sequence[str] = (),
+    march: Sequence[str] = NATIVE,
+    *,
+    prelude: str = "",
 ) -> Path:
     """A shared library of `sources` in `folder`, named by content, headers included: the same text compiles once.
 
-    Raises RuntimeError with the compiler's words.
+    What all of them start with may be a `prelude`, which is precompiled. Raises RuntimeError with the compiler's words.
     """
+    command = _command(flags, march)
+    first = _precompiled(command, folder, prelude) if prelude else ()
+    return _kept(command, (*first, *map(str, sources), "-ldl", "-lpthread"), sources, folder, ".so")
+
+
+def compile_object(name: str, text: str, folder: Path, flags: Sequence[str], march: Sequence[str] = NATIVE) -> Path:
+    """An object of a text that starts like a kernel, named by content too. Raises RuntimeError likewise."""
+    command = _command(flags, march)
+    with alone(folder / f"{name}.lock"):
+        source = folder / f"{name}.cpp"
+        if not source.exists() or source.read_text() != text:
+            source.write_text(text)
+        return _kept(command, (*_precompiled(command, folder, PRELUDE), "-c", str(source)), [source], folder, ".o")
+
+
+def _command(flags: Sequence[str], march: Sequence[str]) -> tuple[str, ...]:
+    """The compiler with flags. -iquote: with -I our math.h would stand before the one of C."""
     cxx = compiler()
     if cxx is None:
         raise RuntimeError("no C++ compiler: install one or set CXX")
-    # -iquote: with -I our math.h would stand before the one of C
-    command = [*cxx.command, *FLAGS, *spelled((*march, *flags), cxx.family), f"-iquote{TILES}"]
-    folders = {TILES, *(s.parent for s in sources)}
+    return (*cxx.command, *FLAGS, *spelled((*march, *flags), cxx.family), f"-iquote{TILES}")
+
+
+@cache
+def _precompiled(command: tuple[str, ...], folder: Path, text: str) -> tuple[str, ...]:
+    """Flags that take a text from a precompiled header, where the compiler can."""
+    cxx = compiler()
+    if cxx is None or cxx.family not in PRECOMPILING:
+        return ()
+    source = folder / "prelude.h"
+    with alone(folder / "prelude.lock"):
+        source.write_text(text)
+        made = _kept(command, ("-x", "c++-header", str(source)), [source], folder, ".h.gch")
+        header = made.with_suffix("")
+        if not header.exists():
+            header.write_text(text)
+    return ("-include", str(header))
+
+
+def _kept(command: Sequence[str], arguments: Sequence[str], sources: Sequence[Path], folder: Path, suffix: str) -> Path:
+    """What a command makes of sources, in a file named by what it is made of."""
+    named = (Path(flag[2:]) for flag in command if flag.startswith("-I"))
+    folders = {TILES, *named, *(s.parent for s in sources)} - {folder}
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
-    target = folder / f"{sources[0].stem}-{digest}.so"
+    target = folder / f"{sources[0].stem}-{digest}{suffix}"
     if target.exists():
         return target
-    with alone(target.with_suffix(".lock")):
+    with alone(folder / f"{target.name}.lock"):
         if not target.exists():
-            _compile([*command, *map(str, sources)], target)
+            _compile([*command, *arguments], target)
     return target
 
 
 def _compile(command: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        partial = Path(scratch) / "library.so"
-        done = subprocess.run([*command, "-o", str(partial), "-ldl", "-lpthread"],
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        partial = Path(scratch) / target.name
+        done = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
         partial.replace(target)

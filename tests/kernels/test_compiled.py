@@ -18,6 +18,7 @@ from tests.kernels.compiled import (
     BRIEF,
     BUILDS,
     FULL,
+    LIKE,
     Case,
     check,
     expected,
@@ -77,6 +78,8 @@ def test_every_kind_of_case_is_compiled_every_time() -> None:
                 usual["all" if table.in_turn else together(unit.target)].update(map(kind, unit.cases))
         assert all(kinds == set(map(kind, table.cases)) for kinds in usual.values())
         assert all(names == {case.name for case in table.cases} for names in every.values())
+        for target in LIKE.keys() & set(table.classes):
+            assert table.usual(target) == table.usual(LIKE[target]), "equal kernels are compiled for one class alone"
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def assert_right(kernel: Kernel, case: Case, number: int, outputs: Sequence[Arra
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     kernel = kernel_for(case, target)
     if target in LIKE and kernel == kernel_for(case, LIKE[target]):
-        pytest.skip(f"the same kernel as for {LIKE[target]}")
+        return  # every run interprets all of that class
     assert verify(kernel) == ()
     for number in range(len(case.sizes)):
         assert_right(kernel, case, number, interpret(kernel, fed(kernel, case, number), BUILDS[target].lanes))

@@ -1,6 +1,7 @@
 """Attention as kernels for GPUs: one phase, right in any order of threads, and compiled without spills.
 
-What a kernel computes is compared with float64 references, interpreted and as host code.
+What a kernel computes is compared with float64 references, interpreted and as host code; those of `TYPED` are
+interpreted in `test_gpu_kernels`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone, compiler
 from tests.threads import emulator
 from tests.threads.attention_cases import CASES, PARTED, TYPED, separate
-from tests.threads.scheduled import TARGET, kernel_of
+from tests.threads.scheduled import TABLES, TARGET, kernel_of
 
 DEVICES = gpus_of(("sm_80", "sm_90", "sm_100", "sm_120"))
 HALVES = ("float16", "bfloat16")
@@ -36,6 +37,9 @@ COMPILED = [
     for c in TYPED
     for t in DEVICES
 ]
+
+
+assert set(TYPED) <= set(TABLES["attention"]), "interpreted there"
 
 
 def name_of(case: Case) -> str:
@@ -50,10 +54,14 @@ def library(cases: tuple[Case, ...]) -> ctypes.CDLL:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_attention_is_one_phase_and_right(case: Case) -> None:
+def test_attention_is_one_phase(case: Case) -> None:
+    assert len(kernel_of(case).phases) == (2 if case in PARTED else 1)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c not in TYPED], ids=lambda case: case.name)
+def test_attention_is_right(case: Case) -> None:
     kernel = kernel_of(case)
     assert verify(kernel) == ()
-    assert len(kernel.phases) == (2 if case in PARTED else 1)
     for number in range(len(case.sizes)):
         wanted = expected(case, number)
         for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, number), 1), strict=True):

@@ -37,7 +37,7 @@ from tests.kernels.pool_host import alone, compiler
 from tests.rules.build import Build
 from tests.threads import emulator
 from tests.threads.product_cases import TILED, normalized, product
-from tests.threads.scheduled import TARGET, kernel_of
+from tests.threads.scheduled import TABLES, TARGET, kernel_of
 from tests.threads.test_attention import without
 
 DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
@@ -71,13 +71,10 @@ def multiplied(kernel: Kernel) -> int:
     return sum(any(b.name == MADE for b in p.locals) for p in kernel.phases)
 
 
-@pytest.mark.parametrize("case", TILED, ids=lambda case: case.name)
-def test_a_product_is_made_of_tiles_and_right(case: Case) -> None:
-    kernel = kernel_of(case)
-    assert verify(kernel) == ()
-    assert multiplied(kernel) == 1
-    for number in range(len(case.sizes)):
-        assert_right(kernel, case, number, interpret(kernel, fed(kernel, case, number), 1))
+@pytest.mark.parametrize("case", TABLES["tiles"], ids=lambda case: case.name)
+def test_a_product_is_made_of_tiles(case: Case) -> None:
+    """That it is right, `test_gpu_kernels` finds."""
+    assert multiplied(kernel_of(case)) == 1
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")

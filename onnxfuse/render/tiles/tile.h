@@ -1,4 +1,5 @@
-// The register tile of a contraction, compiled once per library and shared by all of its kernels.
+// The register tile of a contraction. Each function is an object of its own, which all kernels of a library share and the
+// cache keeps for other libraries.
 //
 // A tile writes rows x PANEL sums to a small buffer that stays in L1; the epilogue is the caller's next loop. There is one
 // for each pair of element types of rows and panels: a row of ir/products.py.

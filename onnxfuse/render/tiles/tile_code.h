@@ -1,5 +1,5 @@
 // The implementation of tile.h. The translation units of tiles (render/tile_units.py) instantiate what the kernels of a
-// library call, by a macro for each function and pair of types.
+// library call, one for each, by a macro for each function and pair of types.
 #pragma once
 #include "tile.h"
 
@@ -212,6 +212,7 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 }
 
 }  // namespace
+} }  // namespace onnxfuse
 
 #define ONNXFUSE_ROWS_TILE(Left, Right)                                                                              \
   namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                               \
@@ -292,10 +293,3 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
     packed_rows(rows, wide, pitch, from, depth, out);                                          \
   }                                                                                            \
   } }
-
-#define ONNXFUSE_ZEROS                                    \
-  namespace onnxfuse { inline namespace ONNXFUSE_ISA {    \
-  alignas(64) const float ZEROS[agreed::ZERO_ROW] = {};   \
-  } }
-
-} }  // namespace onnxfuse

@@ -23,7 +23,7 @@ RECIPES = ROOT / "docs" / "recipes"
 
 @pytest.fixture
 def env(tmp_path: Path, kernels: Path) -> dict[str, str]:
-    """An environment in which `onnxfuse` and `python` are those of the tests."""
+    """An environment in which `onnxfuse` and `python` are those of the tests, and measure for a short time."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, arguments in (("onnxfuse", " -m onnxfuse_cli"), ("python", "")):
@@ -33,6 +33,7 @@ def env(tmp_path: Path, kernels: Path) -> dict[str, str]:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "ONNXFUSE_CACHE_DIR": str(kernels),
         "ONNXFUSE_GAIN": "0",
+        "ONNXFUSE_DURATION": "0.3s",
         "GITHUB_STEP_SUMMARY": "summary.md",
     }
 
