@@ -30,9 +30,10 @@ def cutting(x: Load, axis: Axis) -> tuple[Guard, ...]:
 
 
 def stores_codes(s: Loop, around: Loop) -> bool:
-    """Whether a loop in the vector loop `around` only makes 8-bit integers, one vector each time, and stores them.
+    """Whether a loop in the vector loop `around`, or that loop itself, only makes 8-bit integers and stores them.
 
-    Their zero point is a number that both loops share, and nothing that is stored is read again.
+    Each iteration makes one vector. All iterations share the zero point, a number, and nothing that is stored is read
+    again.
     """
     *lets, last = s.body
     if not isinstance(last, Store) or last.behind or last.scattered or not all(isinstance(x, Let) for x in lets):

@@ -64,7 +64,9 @@ class CppPrinter(c_family.StatementPrinter):
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""
         if s.together:
+            outer, self.scalars = self.scalars, Vectors(s.axis) if s.kind == "vector" else self.scalars
             self.codes_together(s)
+            self.scalars = outer
             return
         if s.kind != "vector":
             c_family.StatementPrinter.loop(self, s)
@@ -87,8 +89,11 @@ class CppPrinter(c_family.StatementPrinter):
         assert isinstance(last.value, Apply)
         x, *_, zero = last.value.args
         name, t, outer = identifier(s.axis.name), stored(last.value.dtype), self.scalars
-        bounds = f"{index(s.begin)}, {index(s.end)}, lanes, {Scalars().text(zero)}"
-        self.put(f"codes_together<{t}>({bounds}, [&](i64 {name}) HOLE {{")
+        bounds, zero_point = f"{index(s.begin)}, {index(s.end)}", Scalars().text(zero)
+        if s.kind == "vector":
+            self.put(f"codes_in_lanes<{t}>({bounds}, {zero_point}, [&](i64 {name}, auto lanes) HOLE {{")
+        else:
+            self.put(f"codes_together<{t}>({bounds}, lanes, {zero_point}, [&](i64 {name}) HOLE {{")
         self.depth += 1
         for let in lets:
             self.statement(let)

@@ -201,6 +201,9 @@ FAULTS = {
     "codes of which each vector is narrowed by itself": (
         "codes_plain", only_first(Loop, lambda s: replace(s, together=0), lambda s: s.together > 0),
         "verify", "is 0, expected more than 0"),
+    "codes side by side of which each vector is narrowed by itself": (
+        "codes_made", only_first(Loop, lambda s: replace(s, together=0), lambda s: s.together > 0),
+        "verify", "is 0, expected more than 0"),
     "a sum of lanes that is merged as one number": (
         "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, carried=False), lambda s: s.carried),
         "verify", "is False, expected True"),

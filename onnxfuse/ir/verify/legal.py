@@ -83,7 +83,10 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
             case Loop():
                 if s.carries and s.kind != "vector":
                     yield f"carries of the loop over {s.axis!r} is {s.carries}, expected 0: it is {s.kind}, not vector"
-                codes = s.kind == "serial" and place.loop is not None and stores_codes(s, place.loop)
+                around = (
+                    s if s.kind == "vector" and place.buffers is None else place.loop if s.kind == "serial" else None
+                )
+                codes = around is not None and stores_codes(s, around)
                 if bool(s.together) != codes and (place.legal or s.together):
                     expected = "more than 0: it only stores 8-bit integers" if codes else "0"
                     yield f"together of the loop over {s.axis!r} is {s.together}, expected {expected}"

@@ -259,7 +259,10 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(groups) - PITCH);
   alignas(64) int32_t first[PANEL], zeros[PANEL];
   bool any = false;
-  if (!codes.right_zeros && !codes.right_zero) {  // the common case of weights
+  const int32_t* start = first;
+  if (!codes.right_zeros && !codes.right_zero && !codes.left_zero) {
+    start = nullptr;  // registers that are loaded wait until `first` has been stored
+  } else if (!codes.right_zeros && !codes.right_zero) {  // the common case of weights
     for (int j = 0; j < PANEL; j += LANES) onnxfuse::store(first + j, onnxfuse::load(sums + j) * -codes.left_zero);
   } else {
     for (int j = 0; j < PANEL; j++) {
@@ -270,8 +273,8 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   }
   auto sum = [&](auto way) {
     if (segments > 1 && 2 * length < PIECE && groups * 4 <= agreed::AMX_JOINED)
-      return sum_joined<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, at);
-    sum_rows<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, [&](i64 s) { return Listed{at + s * tall}; });
+      return sum_joined<decltype(way)>(rows, tall, segments, length, b, out, start, ahead, at);
+    sum_rows<decltype(way)>(rows, tall, segments, length, b, out, start, ahead, [&](i64 s) { return Listed{at + s * tall}; });
   };
   if (codes.left_signed && codes.right_signed) sum(Quads<true, true>{});
   else if (codes.left_signed) sum(Quads<true, false>{});

@@ -67,6 +67,15 @@ ONNXFUSE_INLINE void codes_together(i64 begin, i64 end, L lanes, int32_t zero, F
 #pragma GCC unroll 1
   for (; m < end; m++) store_lanes(place(m), coded<To>(value(m), splat<int32_t>(zero)), lanes);
 }
+// Rounds value(j, lanes) for lanes j from `begin` to `end`, and stores them as 8-bit integers side by side, of which place(j) is
+// number j; four vectors are narrowed together.
+template <class To, class F, class P> ONNXFUSE_INLINE void codes_in_lanes(i64 begin, i64 end, int32_t zero, F value, P place) {
+  i64 j = begin;
+#pragma GCC unroll 1
+  for (; j + 4 * LANES <= end; j += 4 * LANES)
+    store_codes<To>(zero, value(j, All{}), value(j + LANES, All{}), value(j + 2 * LANES, All{}), value(j + 3 * LANES, All{}), place(j));
+  for_lanes(j, end, [&](i64 i, auto lanes) HOLE { store_lanes(place(i), coded<To>(value(i, lanes), splat<int32_t>(zero)), lanes); });
+}
 // Every lane has element i < G of the group of G lanes that it is in. A vector begins at the start of a group, or lies
 // within one; the first element of that group is at p.
 template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p, i64 i, L lanes) {

@@ -158,13 +158,11 @@ template <class To> ONNXFUSE_INLINE auto coded(vf x, vi zero) {
   const vf moved = __builtin_convertvector(zero, vf);
   return resize<To>(snapped<int32_t>(x, low - moved, high - moved) + zero);
 }
-// The same for four vectors at once, with one zero point: stored at f, g, h and i.
-template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, To* f, vf b, To* g, vf c, To* h, vf d, To* i) {
 #if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
-  // What is too large is cut off before it is rounded; what is too small, or NaN, becomes the least integer of 32 bits,
-  // and saturates as the integers are narrowed.
+// The same for four vectors at once, with one zero point, one vector behind the other. What is too large is cut off before it
+// is rounded; what is too small, or NaN, becomes the least integer of 32 bits, and saturates as the integers are narrowed.
+template <class To> ONNXFUSE_INLINE auto narrowed(int32_t zero, vf a, vf b, vf c, vf d) {
   const vf most = splat<float>((is_same<To, int8_t> ? 127.0f : 255.0f) - (float)zero);
-#endif
 #if ONNXFUSE_AVX512
   const auto whole = [&](vf x) { return _mm512_maskz_cvtps_epi32((__mmask16)-1, (__m512)min_(most, x)); };
   const __m512i move = _mm512_set1_epi16((int16_t)zero);
@@ -172,18 +170,27 @@ template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, To* f, 
   const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(whole(c), whole(d)), move);
   const __m512i all = is_same<To, int8_t> ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
   const __m512i apart = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i rows = _mm512_maskz_permutexvar_epi32((__mmask16)-1, apart, all);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(f), _mm512_castsi512_si128(rows));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(g), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(h), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 2));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(i), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 3));
-#elif ONNXFUSE_AVX2
+  return _mm512_maskz_permutexvar_epi32((__mmask16)-1, apart, all);
+#else
   const auto whole = [&](vf x) { return _mm256_cvtps_epi32((__m256)min_(most, x)); };
   const __m256i move = _mm256_set1_epi16((int16_t)zero);
   const __m256i low = _mm256_adds_epi16(_mm256_packs_epi32(whole(a), whole(b)), move);
   const __m256i high = _mm256_adds_epi16(_mm256_packs_epi32(whole(c), whole(d)), move);
   const __m256i all = is_same<To, int8_t> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
-  const __m256i rows = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#endif
+}
+#endif
+// The same for four vectors, stored at f, g, h and i.
+template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, To* f, vf b, To* g, vf c, To* h, vf d, To* i) {
+#if ONNXFUSE_AVX512
+  const __m512i rows = narrowed<To>(zero, a, b, c, d);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(f), _mm512_castsi512_si128(rows));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(g), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(h), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 2));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(i), _mm512_maskz_extracti32x4_epi32((__mmask8)-1, rows, 3));
+#elif ONNXFUSE_AVX2
+  const __m256i rows = narrowed<To>(zero, a, b, c, d);
   const __m128i first = _mm256_castsi256_si128(rows), second = _mm256_extracti128_si256(rows, 1);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(f), first);
   _mm_storeh_pd(reinterpret_cast<double*>(g), (__m128d)first);
@@ -195,6 +202,16 @@ template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, To* f, 
   store(g, coded<To>(b, zeros));
   store(h, coded<To>(c, zeros));
   store(i, coded<To>(d, zeros));
+#endif
+}
+// The same for four vectors, stored side by side.
+template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, vf b, vf c, vf d, To* to) {
+#if ONNXFUSE_AVX512
+  _mm512_storeu_si512(to, narrowed<To>(zero, a, b, c, d));
+#elif ONNXFUSE_AVX2
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed<To>(zero, a, b, c, d));
+#else
+  store_codes<To>(zero, a, to, b, to + LANES, c, to + 2 * LANES, d, to + 3 * LANES);
 #endif
 }
 ONNXFUSE_DOUBLE_BY_LIBM(trunc_, __builtin_trunc(x))

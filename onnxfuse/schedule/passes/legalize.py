@@ -100,7 +100,10 @@ class _Body:
         return replace(made, together=TOGETHER) if together else made
 
     def vector_loop(self, s: Loop) -> Loop:
-        """A vector loop: whether it begins at a multiple of any vector length, and its number of accumulators."""
+        """A vector loop: whether it begins at a multiple of any vector length, and its number of accumulators.
+
+        On a CPU, whether the vectors that it stores are narrowed together.
+        """
         aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
         outer, self.around = (self.scalar, self.around), s
         self.scalar = self.vectors.setdefault((s.axis, aligned), LegalScalars(s.axis, aligned))
@@ -109,7 +112,7 @@ class _Body:
         targets = [t for x in statements(body) if isinstance(x, Accumulate) and x.carried for t in x.targets]
         made = replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
         if self.of_threads is None:
-            return made
+            return replace(made, together=TOGETHER) if stores_codes(made, made) else made
         loads, stores = wide_accesses(made, self.of_threads)
         return replace(made, loads=loads, stores=stores)
 
