@@ -18,7 +18,7 @@ The laws, applied when a `//` or `%` is built (after Halide's simplifier and "la
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2s
@@ -683,18 +683,10 @@ def atoms(e: Index) -> Iterator[Atom]:
 
 def operands_of(atom: Atom) -> tuple[Index, ...]:
     """The operands of an atom, without the extents of axes and of loaded indices."""
-    found = _OPERANDS.get(type(atom))
-    return () if found is None else found(atom)
+    return atom.at if isinstance(atom, Loaded) else tuple(getattr(atom, each) for each in _OPERANDS.get(type(atom), ()))
 
 
-_OPERANDS: dict[type, Callable[[Any], tuple[Index, ...]]] = {
-    Div: lambda atom: (atom.num, atom.den),
-    Mod: lambda atom: (atom.num, atom.den),
-    Least: lambda atom: (atom.one, atom.two),
-    Common: lambda atom: (atom.one, atom.two),
-    Entry: lambda atom: (atom.at,),
-    Loaded: lambda atom: atom.at,
-}
+_OPERANDS = {Div: ("num", "den"), Mod: ("num", "den"), Least: ("one", "two"), Common: ("one", "two"), Entry: ("at",)}
 
 
 @lru_cache(1 << 14)
