@@ -196,7 +196,7 @@ def line(row: Row) -> str:
     shown = re.sub(r"\b([yz]):(\w+)", r"\1\2", "; ".join(map(repr, found.definitions))).replace(" - 1*", " - ")
     if len(shown) > LONGEST:
         shown = f"{len(found.definitions)} definitions" if len(found.definitions) > 1 else shown[:LONGEST] + " ..."
-    own = "::" in row.op or row.spell is not None
+    own = INTRODUCED.get(row.op, row.until + 1) > row.until
     first = max(row.since, 1 if own else INTRODUCED[row.op])
     opsets = f"{first}" if row.until > NEWEST else f"{first} to {row.until}"
     if own:

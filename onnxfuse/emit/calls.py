@@ -11,6 +11,7 @@ import onnx
 from onnxfuse.emit.checks import check_layouts
 from onnxfuse.emit.fallback import fallback, relies_on, repeated
 from onnxfuse.emit.names import readable, unique
+from onnxfuse.emit.older import spelled
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.proto import node_proto, set_metadata, value_info, without
 from onnxfuse.emit.weights import Weights
@@ -80,7 +81,8 @@ def fill(
     calls = {f.group.name: f for f in planned.fused}
     assert len(calls) == len(planned.fused), "emit: two groups have one name"
     bodies = _bodies(planned, weights, emission, (*around, Subgraph(planned, (proto,))))
-    nodes = _live(graph, _ordered(_captured_anew(graph, bodies), planned.fused))
+    ordered = _ordered(_captured_anew(graph, bodies), planned.fused)
+    nodes = tuple(spelled(_live(graph, ordered), graph))
     used = [calls[n.name] for n in nodes if n.domain == _CALL]
     for node in nodes:
         if node.domain == _CALL:

@@ -185,8 +185,11 @@ def _per_channel(view: View, value: Scalar, channel: Index) -> Scalar:
     return apply("add", apply("mul", value, scale), bias)
 
 
+BY_GROUP = 20  # the last opset in which scale and bias of GroupNormalization are by group, not by channel
+
+
 def group_normalization(view: View) -> tuple[Definition, ...]:
-    """GroupNormalization: per image and group of channels; scale and bias are by group before opset 21."""
+    """GroupNormalization: per image and group of channels; scale and bias are by group up to opset 20."""
     s, have, x = Stages(view), view.ranked(0, 2), wide(view)
     groups = view.attr("num_groups", 1)
     view.positive("num_groups", (groups,))
@@ -203,10 +206,19 @@ def group_normalization(view: View) -> tuple[Definition, ...]:
     def value(at: At) -> Scalar:
         group, inside = floor_div(at[1], width), modulo(at[1], width)
         made = normal.value((at[0], group, inside, *at[2:]))
-        return _per_channel(view, made, at[1] if view.opset >= 21 else group)
+        return _per_channel(view, made, at[1] if view.opset > BY_GROUP else group)
 
     s.output(have, value)
     return tuple(s.made)
+
+
+def _spelled_groups(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """InstanceNormalization with groups as channels: GroupNormalization of opset 18 is deprecated."""
+    x, scale, bias = inputs
+    shape = put.constant(Constant.of(np.array((0, view.attr("num_groups", 1), -1), np.int64), I64))
+    grouped = put.add("Reshape", x, shape)
+    normal = put.add("InstanceNormalization", grouped, scale, bias, epsilon=view.attr("epsilon", 1e-5))
+    return (put.add("Reshape", normal, put.add("Shape", x)),)
 
 
 def mean_variance_normalization(view: View) -> tuple[Definition, ...]:
@@ -310,7 +322,8 @@ ROWS: tuple[Row, ...] = (
     Row("SimplifiedLayerNormalization", simplified_layer_normalization, spell=spelled_normalization(centred=False)),
     Row("RMSNormalization", rms_normalization),
     Row("InstanceNormalization", instance_normalization),
-    Row("GroupNormalization", group_normalization, since=18),
+    Row("GroupNormalization", group_normalization, since=BY_GROUP + 1),
+    Row("GroupNormalization", group_normalization, until=BY_GROUP, spell=_spelled_groups),
     Row("MeanVarianceNormalization", mean_variance_normalization, spell=_spelled_by_axes),
     Row("LpNormalization", lp_normalization),
     Row("LRN", lrn),

@@ -1,11 +1,12 @@
-"""Data movements that cancel or join: Concat of a Split or a Concat, and inverse transpositions with work between."""
+"""Data movements that cancel or join: Concat of a Split or a Concat, and inverse movements with work between."""
 
 from __future__ import annotations
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ZERO, Index, divides
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
+from onnxfuse.ops.normalization import BY_GROUP
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
@@ -121,6 +122,30 @@ def _check_undone(work: MutableGraph, inner: Node, outer: Node) -> None:
         raise Miss("the Transpose does not restore the original order of axes")
 
 
+def grouped_normalization(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """InstanceNormalization of an image whose channels a Reshape puts into groups, and a Reshape back.
+
+    As one operator from image to image it keeps the layout of the kernels around it. With a group for each channel it
+    is InstanceNormalization of the image itself.
+    """
+    back = work.nodes[at]
+    normal = work.made_by(back.inputs[0], "InstanceNormalization")
+    x = work.made_by(normal.inputs[0], "Reshape").inputs[0]
+    if work.opset > BY_GROUP:
+        raise Miss("GroupNormalization has scales and biases by channel in this opset")
+    have, grouped = work.type(x).shape, work.type(normal.inputs[0]).shape
+    if len(have) < 3 or work.type(back.outputs[0]).shape != have:
+        raise Miss("the second Reshape does not restore the image")
+    groups = grouped[1].constant
+    if groups is None or grouped[0] != have[0] or divides(Index.of(groups), have[1]) is None:
+        raise Miss("the first Reshape does not put the channels of each image into groups")
+    draft, attrs = Draft(work, at), dict(normal.attrs)
+    operands = (x, *normal.inputs[1:])
+    if have[1] == Index.of(groups):
+        return draft.replace(back.outputs[0], draft.node("InstanceNormalization", operands, attrs))
+    return draft.replace(back.outputs[0], draft.node("GroupNormalization", operands, attrs | {"num_groups": groups}))
+
+
 STEPS: tuple[StructuralRule, ...] = (
     StructuralRule(
         "concat-of-parts",
@@ -145,5 +170,13 @@ STEPS: tuple[StructuralRule, ...] = (
         inverse_movement,
         frozenset({"Transpose", "Reshape"}),
         ("f is elementwise, its other operands are constant scalars", "only f reads move(x)"),
+    ),
+    StructuralRule(
+        "grouped-normalization",
+        "Reshape(InstanceNormalization(Reshape(x, [n, g, ...]), s, b), shape of x) => GroupNormalization(x, s, b)",
+        "exact",
+        grouped_normalization,
+        frozenset({"Reshape"}),
+        ("x is n images of c channels", "g divides c", "the opset is below 21, where s and b are by group"),
     ),
 )

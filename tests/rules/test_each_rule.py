@@ -101,6 +101,13 @@ def _padded(b: Build, fill: float) -> str:
     return str(b.node("Conv", y, b.weights(3, 2, 2, 2)))
 
 
+def _grouped(b: Build, groups: int) -> str:
+    """Normalization of 4 channels in `groups` groups; with 8, the halves of a channel are normalized apart."""
+    grouped = b.node("Reshape", _x(b, 2, 4, 6, 6), b.ints(0, groups, -1))
+    normal = b.node("InstanceNormalization", grouped, b.weights(groups), b.weights(groups), epsilon=1e-3)
+    return str(b.node("Reshape", normal, b.ints(2, 4, 6, 6)))
+
+
 def _image(b: Build, other: str, pads: int = 0) -> str:
     x = _x(b, 2, 4, 7, 7)
     return str(b.node("Conv", b.node(other, x, b.weights(4, 1, 1)), b.weights(6, 4, 3, 3), pads=(pads,) * 4))
@@ -172,6 +179,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.node("Add", b.node("Expand", _x(b, 1, 6), b.ints(4, 6)), b.input("z", 4, 6)),
         lambda b: b.node("Add", b.node("Expand", _x(b, 1, 6), b.ints(4, 6)), b.input("z", 1, 6)),
     ),
+    "grouped-normalization": (lambda b: _grouped(b, 2), lambda b: _grouped(b, 8)),
     "pad-into-conv": (lambda b: _padded(b, 0.0), lambda b: _padded(b, 1.0)),
     "affine-after": (
         lambda b: b.node("Mul", b.dense(_x(b), 6), b.weights(6)),
