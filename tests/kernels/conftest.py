@@ -33,8 +33,8 @@ def place_of(item: pytest.Item) -> Place | None:
     """Where a test belongs that is about a case or a unit; None for others."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     unit, case, target = (given.get(name) for name in ("unit", "case", "target"))
-    if unit is None and isinstance(case, Case) and case in table_of():
-        target = target or MAIN
+    target = MAIN if target is None else target
+    if unit is None and isinstance(case, Case) and case in table_of() and isinstance(target, str):  # not of a GPU
         unit = units_of().get((case, target))
         if unit is None:
             return table_of()[case], target, case.name
