@@ -30,13 +30,13 @@ IMPORTED = (pipeline, verbs_models, verbs_tools, gain_child, machine_child, prof
 class Itself:
     """A fork of this process that serves."""
 
-    def __init__(self, number: int, _: Mapping[str, str]) -> None:
+    def __init__(self, number: int, _: Mapping[str, str], modules: tuple[str, ...]) -> None:
         with warnings.catch_warnings(action="ignore"):  # threads of libraries are idle here
             self.pid = os.fork()
         if self.pid == 0:
             os.closerange(3, number)
             os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
-            fork_server.main(number)
+            fork_server.main(number, *modules)
             os._exit(0)
 
     def kill(self) -> None:
