@@ -62,14 +62,14 @@ def optimize(
     """Fuse MODEL: write OUT, its kernels and a manifest."""
     from onnxfuse.runtime import process
 
-    if values["stop_after"] is None and not values["dry_run"]:
+    named = {each: values.pop(each) for each in ("json_file", "report")}
+    options = _options(values, out, screen)
+    if options.verifies:
         process.prepare(_CHILD)  # while the compiler is imported here
     from onnxfuse.pipeline import optimize as run
 
     from . import results
 
-    named = {each: values.pop(each) for each in ("json_file", "report")}
-    options = _options(values, out, screen)
     keep = results.ResultFiles(named, overwrite=options.overwrite, others=results.files_of(model, options))
     texts: list[str] = []
     if as_json and options.output == _STREAM:

@@ -166,6 +166,11 @@ class Options:
     stop_after: str | None = _option(STEPWISE, None, "stop after this step and write nothing", choices=STEPS)
     print_step: str | None = _option(STEPWISE, None, "print the result of this step", choices=STEPS, flag="print")
 
+    @property
+    def verifies(self) -> bool:
+        """Whether the build ends with a comparison of the result with the original, where both run."""
+        return self.verify is not False and self.stop_after is None and not self.dry_run
+
 
 def option_fields() -> tuple[Any, ...]:
     """The fields of `Options`, for the command line and the docs."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from operator import is_
-from typing import TypeVar
 
 import numpy as np
 
@@ -18,21 +15,14 @@ from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
 
-T = TypeVar("T")
-
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
-    return iter(_inside(x))
-
-
-@lru_cache(1 << 12)
-def _inside(x: Scalar) -> tuple[Scalar, ...]:
     found: dict[Scalar, None] = {}
     _visit(x, found)
-    return tuple(found)
+    return iter(found)
 
 
 def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
@@ -129,7 +119,7 @@ def free_axes(x: Scalar) -> frozenset[Axis]:
 def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callable[[Index], Index]) -> Scalar:
     """x rewritten top-down: `leaf` replaces nodes (None keeps one), `on_index` maps the indices of kept nodes.
 
-    Results are memoized by node, so that shared nodes stay shared; nodes in which nothing changes stay themselves.
+    Results are memoized by node, so that shared nodes stay shared.
     """
     memo: dict[Scalar, Scalar] = {}
 
@@ -152,35 +142,16 @@ def _rebuild_one(
     if new is not None:
         return new
     if isinstance(node, Apply):
-        args = _each(go, node.args)
-        return node if args is node.args else Apply(node.fn, args, node.dtype)
+        return Apply(node.fn, tuple(go(a) for a in node.args), node.dtype)
     if isinstance(node, Reduce):
-        body = _each(go, node.body)
-        return node if body is node.body else Reduce(node.combine, node.ranges, body, node.dtype, node.slot)
+        return Reduce(node.combine, node.ranges, tuple(go(b) for b in node.body), node.dtype, node.slot)
+    guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in getattr(node, "guards", ()))
     if isinstance(node, FromIndex):
-        index, guards = on_index(node.index), _guards(on_index, node.guards)
-        same = index is node.index and guards is node.guards and node.lanes is None
-        return node if same else FromIndex(index, node.dtype, guards)
+        return FromIndex(on_index(node.index), node.dtype, guards)
     if isinstance(node, Load) and (node.index or node.guards):
-        at, guards = _each(on_index, node.index), _guards(on_index, node.guards)
         otherwise = go(node.otherwise) if node.otherwise is not None else None
-        same = at is node.index and guards is node.guards and otherwise is node.otherwise and node.lanes is None
-        return node if same else Load(node.source, at, node.dtype, guards, otherwise)
+        return Load(node.source, tuple(on_index(i) for i in node.index), node.dtype, guards, otherwise)
     return node
-
-
-def _guards(on_index: Callable[[Index], Index], guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    def go(guard: Guard) -> Guard:
-        index, extent = on_index(guard.index), on_index(guard.extent)
-        return guard if index is guard.index and extent is guard.extent else Guard(index, extent)
-
-    return _each(go, guards) if guards else guards
-
-
-def _each(function: Callable[[T], T], before: tuple[T, ...]) -> tuple[T, ...]:
-    """The values of a function; the same tuple if each is its argument."""
-    after = tuple(map(function, before))
-    return before if all(map(is_, after, before)) else after
 
 
 def substitute_axes(x: Scalar, values: Mapping[Axis, Index]) -> Scalar:

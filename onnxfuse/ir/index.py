@@ -683,10 +683,13 @@ def atoms(e: Index) -> Iterator[Atom]:
 
 def operands_of(atom: Atom) -> tuple[Index, ...]:
     """The operands of an atom, without the extents of axes and of loaded indices."""
-    return atom.at if isinstance(atom, Loaded) else tuple(getattr(atom, each) for each in _OPERANDS.get(type(atom), ()))
-
-
-_OPERANDS = {Div: ("num", "den"), Mod: ("num", "den"), Least: ("one", "two"), Common: ("one", "two"), Entry: ("at",)}
+    if isinstance(atom, (Div, Mod)):
+        return (atom.num, atom.den)
+    if isinstance(atom, (Least, Common)):
+        return (atom.one, atom.two)
+    if isinstance(atom, Entry):
+        return (atom.at,)
+    return atom.at if isinstance(atom, Loaded) else ()
 
 
 @lru_cache(1 << 14)

@@ -61,7 +61,7 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     if b.copy:
         return b
     b, options = _simplified(calls, b), context.options
-    if options.verify is not False and options.stop_after is None and not options.dry_run:
+    if options.verifies:
         _runnable(have(b.graph))
     return b
 

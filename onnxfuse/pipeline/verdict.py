@@ -36,7 +36,7 @@ _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at faul
 def begin(context: Context, calls: Calls, b: Build) -> None:
     """Run the original in another process while the build goes on, if its outputs will be needed."""
     options = context.options
-    if options.verify is False or b.copy or options.stop_after is not None or options.dry_run:
+    if b.copy or not options.verifies:
         return
     if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
         return

@@ -77,15 +77,20 @@ class _Place:
     carried: tuple[tuple[str, int], ...] = ()  # accumulators, and the number of vectors of each
 
 
+def _vectors_of(s: Loop, place: _Place) -> Loop | None:
+    """The vector loop of a CPU whose vectors a loop stores: itself, or the one around a serial loop."""
+    if s.kind == "vector":
+        return s if place.buffers is None else None
+    return place.loop if s.kind == "serial" else None
+
+
 def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
     for s in body:
         match s:
             case Loop():
                 if s.carries and s.kind != "vector":
                     yield f"carries of the loop over {s.axis!r} is {s.carries}, expected 0: it is {s.kind}, not vector"
-                around = (
-                    s if s.kind == "vector" and place.buffers is None else place.loop if s.kind == "serial" else None
-                )
+                around = _vectors_of(s, place)
                 codes = around is not None and stores_codes(s, around)
                 if bool(s.together) != codes and (place.legal or s.together):
                     expected = "more than 0: it only stores 8-bit integers" if codes else "0"
