@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.target import cuda_driver
@@ -65,6 +70,7 @@ def gpu_provider(verb: str, *, graph: bool = False, exact: bool = False) -> Prov
     name = os.environ.get(NAMED) or CUDA_NAME
     if name == CPU_NAME:
         return Provider(bound=True)
+    _preload()
     given = ({_GRAPH: "1"} if graph else {}) | ({"use_tf32": "0"} if exact else {})
     return Provider(name, given, "cuda", bound=True, graph=graph)
 
@@ -100,3 +106,17 @@ def _missing() -> str:
     if name not in ort.get_available_providers():
         return f"this ONNX Runtime has no {name}: install onnxruntime-gpu"
     return ""
+
+
+@cache
+def _preload() -> None:
+    """Loads the libraries of CUDA and cuDNN of Python packages, which the provider itself does not look for."""
+    import onnxruntime as ort  # noqa: PLC0415  models are built where it is not installed
+
+    if not hasattr(ort, "preload_dlls"):  # onnxruntime before 1.21
+        return
+    with redirect_stdout(io.StringIO()):  # it prints what it does not find; a session that lacks it says so
+        ort.preload_dlls()
+        for folder in map(Path, sys.path):  # packages that lie elsewhere than the runtime's
+            for place in sorted(folder.glob("nvidia/*/lib")):
+                ort.preload_dlls(directory=str(place))
