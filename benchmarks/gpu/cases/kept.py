@@ -36,7 +36,6 @@ from tests.threads.scheduled import TABLES, kernel_of, library_of, name_of, sche
 
 Array = npt.NDArray[Any]
 SEED = 2  # of the emulator that results are compared with
-LARGEST = 256 << 10  # bytes of what the emulator makes of one case: more is left out
 EMULATOR = ("emulated.h", "emulated_code.h")
 OWN = ("rows", "divisions", "attention", "products", "tiles")  # tables of kernels that only GPUs have so
 
@@ -71,13 +70,13 @@ class Kept:
         with np.load(io.BytesIO(found)) as arrays:
             return tuple(arrays[f"arr_{n}"] for n in range(len(arrays.files)))
 
-    def keep_emulated(self, case: Case, kernel: Kernel, inputs: Sequence[Array]) -> bool:
-        """Run the emulator, unless what it makes is kept. Whether it is kept then: not if it is large."""
+    def keep_emulated(self, case: Case, kernel: Kernel, inputs: Sequence[Array], largest: int) -> bool:
+        """Run the emulator, unless what it makes is kept. Whether it is kept then: not if it has too many bytes."""
         key = _output_key(case, kernel, inputs)
         if self.folder is None or self._get(key) is not None:
             return self.folder is not None
         outputs = emulator.run(kernel, name_of(case), inputs, library_of(case), SEED)
-        if sum(a.nbytes for a in outputs) > LARGEST:
+        if sum(a.nbytes for a in outputs) > largest:
             return False
         file = io.BytesIO()
         np.savez(file, *outputs)
@@ -116,6 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--largest", type=int, default=256 << 10, help="bytes of what the emulator makes: more is left out"
+    )
     parser.add_argument("--megabytes", type=float, default=256.0, help="of the tensors of bandwidth")
     asked = parser.parse_args(arguments)
     kept, what = Kept(asked.folder), asked.what or ["images", "emulated"]
@@ -130,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
         def emulate(job: tuple[Case, int]) -> None:
             case, number = job
             kernel = kernel_of(case)
-            if not kept.keep_emulated(case, kernel, fed(kernel, case, number)):
+            if not kept.keep_emulated(case, kernel, fed(kernel, case, number), asked.largest):
                 sys.stdout.write(f"left out, too large: {case.name}\n")
 
         _each(emulate, jobs, 1, "emulated")
