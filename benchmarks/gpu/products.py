@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.products --prepare
     python -m benchmarks.gpu.products RESULT.json [--until SECONDS] [--torch SECONDS] [--dry]
 
-The first command needs no device: it schedules and compiles all kernels for an H100 (`product_cases.py`) into the
-file .cache/gpu-products/jobs.xz, of each product those of several tiles. The second one launches them there, and what torch
+The first command needs no device: it schedules and compiles all kernels for an H100 (`jobs/cases.py`) into the file
+.cache/gpu-products/jobs.xz, of each product those of several tiles. The second one launches them there, and what torch
 does instead, in workers that another one replaces after a fault. It writes RESULT.json again and again, and prints
 tables. `--until` is when it ends, whatever is left; `--torch` the seconds of it that are torch's. `--dry` takes
 predictions for times, to try it where there is no device.
@@ -30,14 +30,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.product_times import unpacked
+from benchmarks.gpu.jobs.times import unpacked
 
 PACK = Path(".cache/gpu-products/jobs.xz")
 WRONG = 1e-2  # relative L2 of what a product makes
 Row = dict[str, Any]
 START_S, ANSWER_S = 60.0, 15.0  # how long a worker may take to begin, and for a job
-MOST_FAULTS = 12
+MOST_FAULTS, FRUITLESS = 12, 4  # and for how many counts that of a process that has answered nothing
 OFTEN_S = 5.0  # between two versions of the file
+WHOLE = 20.0  # microseconds from which on fractions are left out
 PROBLEMS = 12  # that are printed
 
 
@@ -63,8 +64,8 @@ class Worker:
 
     def ask(self, job: Mapping[str, Any], until: float) -> Row:
         """The answer, or what went wrong."""
-        limit = min(START_S if self.fresh else ANSWER_S, max(until - time.monotonic(), 0.5))
-        self.fresh = False
+        fresh, self.fresh = self.fresh, False
+        limit = min(START_S if fresh else ANSWER_S, max(until - time.monotonic(), 0.5))
         try:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps(job) + "\n")
@@ -74,7 +75,7 @@ class Worker:
         except (OSError, queue.Empty, ValueError) as problem:
             found = {"problem": f"no answer: {type(problem).__name__}", "fatal": True}
         if found.get("fatal"):
-            self.faults += 1
+            self.faults += FRUITLESS if fresh else 1
             self.close()
             if self.faults < MOST_FAULTS:
                 self._start()
@@ -119,8 +120,8 @@ class Measurement:
 def measured(result: Path, pack: Path, until: float, of_torch: float, *, dry: bool) -> Measurement:
     """Times of all jobs, as far as there is time; the file has them all along."""
     begin = time.monotonic()
-    theirs: Worker | Dry = Dry() if dry else Worker("benchmarks.gpu.product_torch")  # imports what it needs meanwhile
-    ours: Worker | Dry = Dry() if dry else Worker("benchmarks.gpu.product_times", str(pack))
+    theirs: Worker | Dry = Dry() if dry else Worker("benchmarks.gpu.jobs.with_torch")  # imports what it needs meanwhile
+    ours: Worker | Dry = Dry() if dry else Worker("benchmarks.gpu.jobs.times", str(pack))
     jobs, _ = unpacked(pack)
     m = Measurement([], {}, {"jobs": len(jobs)})
     todo = [job for job in jobs if job["place"] == 0], [job for job in jobs if job["place"]]
@@ -186,7 +187,7 @@ def said(value: float | None) -> str:
     """Microseconds in few characters."""
     if value is None:
         return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:.0f}" if value >= WHOLE else f"{value:.1f}"
 
 
 def predicted(row: Row) -> float:
@@ -221,38 +222,58 @@ def _their_times(m: Measurement, rows: Sequence[Row]) -> Row:
     return found
 
 
+def _by_name(by_label: Labels, what: str) -> dict[str, dict[str, list[Row]]]:
+    """Rows of a kind by their labels, then by types."""
+    found: dict[str, dict[str, list[Row]]] = defaultdict(dict)
+    for (kind, label, dtype), rows in by_label.items():
+        if kind == what:
+            found[label][dtype] = rows
+    return found
+
+
 def _products(m: Measurement, by_label: Labels) -> Iterator[str]:
-    yield "bias+GELU: type shape: predicted measured best-tile | mm mm+b mm+b,gelu (f32: mm tf32) | from memory: ours mm"
-    for (what, label, dtype), rows in by_label.items():
-        chosen = next((r for r in rows if r["place"] == 0), None)
-        if what != "product" or "plain" in label or chosen is None:
+    yield "rows x depth x columns, bias, GELU: predicted measured best-tile plain; torch: mm, mm+b+gelu; matrix from"
+    yield "memory: ours, mm | the same in float32, mm also by TF32"
+    found = _by_name(by_label, "product")
+    for label, types in found.items():
+        if "plain" in label:
             continue
-        theirs = _their_times(m, rows)
-        best = min((t for r in rows if (t := us(r)) is not None), default=None)
-        names = ("matmul", "linear", "linear, gelu") if "norm" not in label else ("layernorm, linear, gelu",)
-        ours = " ".join(map(said, (predicted(chosen), us(chosen), best)))
-        after = " ".join(said(theirs.get(n)) for n in (*names, *(["matmul tf32"] if dtype == "float32" else [])))
-        fresh = f"{said(us(chosen, 'fresh_us'))} {said(theirs.get('matmul fresh'))}"
-        yield f"{short(dtype)} {label.replace(' gelu', '')}: {ours} | {after} | {fresh}"
+        plain = found.get(label.replace("gelu", "plain"), {})
+        cells = [_of_type(m, rows, plain.get(dtype, []), dtype) for dtype, rows in types.items()]
+        yield f"{label.replace(' gelu', '')} {'|'.join(cells)}"
+
+
+def _of_type(m: Measurement, rows: Sequence[Row], plain: Sequence[Row], dtype: str) -> str:
+    chosen = next((r for r in rows if r["place"] == 0), None)
+    theirs = _their_times(m, rows)
+    best = min((t for r in rows if (t := us(r)) is not None), default=None)
+    names = ["matmul", "linear, gelu"] if "norm" not in rows[0]["label"] else ["layernorm, linear, gelu"]
+    names += ["matmul tf32"] if dtype == "float32" else []
+    before = predicted(chosen) if chosen is not None else None
+    ours = " ".join(map(said, (before, us(chosen), best, us(plain[0]) if plain else None)))
+    fresh = f"{said(us(chosen, 'fresh_us'))} {said(theirs.get('matmul fresh'))}"
+    return f"{ours};{' '.join(said(theirs.get(n)) for n in names)};{fresh}"
 
 
 def _attentions(m: Measurement, by_label: Labels) -> Iterator[str]:
-    yield "attention: predicted measured sdpa"
-    for (what, label, dtype), (row, *_) in by_label.items():
-        if what == "attention":
-            theirs = _their_times(m, [row])
-            yield f"{short(dtype)} {label}: {said(predicted(row))} {said(us(row))} {said(theirs.get('sdpa'))}"
+    yield "attention: predicted measured sdpa, in float16 and in float32"
+    for label, types in _by_name(by_label, "attention").items():
+        cells = [
+            " ".join(map(said, (predicted(row), us(row), _their_times(m, [row]).get("sdpa"))))
+            for row, *_ in types.values()
+        ]
+        yield f"{label}: {' | '.join(cells)}"
 
 
 def _between(m: Measurement, by_label: Labels) -> Iterator[str]:
-    yield "between (each size): predicted/measured/torch"
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    yield "between, each size: predicted/measured/torch, in float16 | in float32"
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (what, label, dtype), (row, *_) in by_label.items():
         if what in ("between", "boundary"):
             theirs = next(iter(_their_times(m, [row]).values()), None) if row["torch"] else None
             numbers = "/".join(map(said, (predicted(row), us(row), theirs)))
-            found[short(dtype), label.rsplit(" ", 1)[0] if what == "between" else label].append(numbers)
-    yield from (f"{dtype} {name}: {' '.join(each)}" for (dtype, name), each in found.items())
+            found[label.rsplit(" ", 1)[0] if what == "between" else label][dtype].append(numbers)
+    yield from (f"{name}: {' | '.join(' '.join(each) for each in types.values())}" for name, types in found.items())
 
 
 def _summary(m: Measurement, by_label: Labels) -> Iterator[str]:
@@ -267,12 +288,14 @@ def _summary(m: Measurement, by_label: Labels) -> Iterator[str]:
             lost[short(dtype), what].append(first / min(t for t, _ in times))
     for (dtype, what), each in ratios.items():
         if each:
-            yield f"{dtype} {what}: measured / predicted {mean(each):.2f} ({min(each):.2f} to {max(each):.2f}, {len(each)})"
+            spread = f"{min(each):.2f} to {max(each):.2f}, {len(each)}"
+            yield f"{dtype} {what}: measured / predicted {mean(each):.2f} ({spread})"
     for (dtype, what), each in lost.items():
         yield f"{dtype} {what}: chosen / best tile {mean(each):.3f} (most {max(each):.2f}, {len(each)})"
-    wrong = [e for r in m.rows if (e := r["measured"].get("error")) is not None]
-    apart = [e for r in m.rows if (e := r["measured"].get("apart")) is not None]
-    yield f"largest error of products {max(wrong, default=0.0):.2g}, apart of tiles {max(apart, default=0.0):.2g}"
+    for dtype in sorted({r["dtype"] for r in m.rows if r["what"] == "product"}):
+        mine = [r["measured"] for r in m.rows if r["dtype"] == dtype]
+        wrong, apart = (max((each[n] for each in mine if n in each), default=0.0) for n in ("error", "apart"))
+        yield f"{short(dtype)} products: largest error {wrong:.2g}, largest distance between tiles {apart:.2g}"
 
 
 def _problems(m: Measurement) -> Iterator[str]:
@@ -309,7 +332,7 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="predictions in place of times")
     given = parser.parse_args()
     if given.prepare:
-        from benchmarks.gpu.product_jobs import prepared  # noqa: PLC0415  # what a device's machine need not have
+        from benchmarks.gpu.jobs.prepare import prepared  # noqa: PLC0415  # what a device's machine need not have
 
         count, problems = prepared(given.pack, threads=given.threads)
         sys.stdout.write("\n".join([f"{count} jobs, {given.pack.stat().st_size / 1e6:.1f} MB", *problems]) + "\n")

@@ -1,6 +1,6 @@
 """What is launched to confront the cost model with a device, made ready without one: code, sizes, predicted seconds.
 
-A job has all that a worker with a driver needs (`product_times.py`): no kernel is scheduled or compiled there.
+A job has all that a worker with a driver needs (`times.py`): no kernel is scheduled or compiled there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.gpu.images_cache import FOLDER, image, key, stored
-from benchmarks.gpu.product_cases import Kind, kinds
+from benchmarks.gpu.jobs.cases import Kind, kinds
 from onnxfuse.cost.gpu import cost_of, kernel_seconds, library_seconds
 from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of
 from onnxfuse.ir.dtype import F16
@@ -43,8 +43,9 @@ EMPTY = 'extern "C" __global__ void __launch_bounds__(128) kernel_0() {\n}\n'
 class Job:
     """Something to launch and time.
 
-    `inputs` (with their names), `outputs` and `scratch` are types and numbers of elements; `launches` are functions with the numbers of
-    their blocks, of threads of a block and bytes of shared memory. Inputs in `fresh` come from memory, as in a network.
+    `inputs` (with names), `outputs` and `scratch` are types and numbers of elements; `launches` are functions with the
+    numbers of their blocks, of threads of a block and bytes of shared memory. Inputs in `fresh` come from memory, as in
+    a network.
     """
 
     what: str
@@ -87,8 +88,8 @@ def prepared(pack: Path, images: Path = FOLDER, threads: int = 1) -> tuple[int, 
     texts[key(EMPTY, target.flags)] = EMPTY
     with ThreadPoolExecutor(threads) as pool:
         made = dict(zip(texts, pool.map(lambda text: _image(text, target, images), texts.values()), strict=True))
-    whole = [_with_code(job, made[job.image], problems) for job in jobs]
-    whole = [_empty(key(EMPTY, target.flags)), *(job for job in whole if job is not None)]
+    with_code = [_with_code(job, made[job.image], problems) for job in jobs]
+    whole = [_empty(key(EMPTY, target.flags)), *(job for job in with_code if job is not None)]
     whole.sort(key=lambda job: (job.rank + (3 if job.place else 0), job.dtype == "float32"))
     _packed(whole, images, pack)
     return len(whole), problems
@@ -223,7 +224,7 @@ def _job(
         launches.append((function_name(NAME, number), grid, block, shared))
     inputs = [(p.value, str(p.dtype), int(np.prod(s))) for p, s in zip(kernel.inputs, shapes, strict=True)]
     outputs = [(str(p.dtype), int(np.prod([int(here.index(e)) for e in p.storage]))) for p in kernel.outputs]
-    bytes_ = sum(each[-1] * _bytes(each[-2]) for each in (*inputs, *outputs))
+    bytes_ = sum(n * _bytes(t) for t, n in (*(each[1:] for each in inputs), *outputs))
     seconds["bytes"] = kernel_seconds(bytes_, target)
     phases = [
         {"compute": p.compute * 1e6, "waiting": p.waiting * 1e6, "bytes": p.bytes, "all": p.seconds * 1e6}

@@ -11,6 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,32 +20,42 @@ import torch.nn.functional as F
 RUNS, TURNS = 48, 5
 COLD = 160 << 20  # bytes that no cache holds
 MOST_COPIES = 256
+MOST_RESERVED = 20 << 30  # bytes of graphs that are gone
 TYPES = {"float16": torch.float16, "float32": torch.float32}
 
 Call = Callable[[], Any]
 
 
+@cache
+def side() -> torch.cuda.Stream:
+    """The stream on which everything is captured, and for which libraries have their workspaces."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's
+
+
 def microseconds(calls: Sequence[Call], runs: int = RUNS) -> float:
     """Of a call, of so many in a CUDA graph, in turn."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for call in (*calls[:1], *calls[:1]):
-            call()
-    side.synchronize()
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     count = -(-runs // len(calls)) * len(calls)
-    with torch.cuda.graph(graph, stream=side):
-        for n in range(count):
-            calls[n % len(calls)]()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    graph.replay()
-    for _ in range(TURNS):
-        begin.record()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
+    times: list[float] = []
+    with torch.cuda.stream(side()):
+        for call in (*calls[:1], *calls[:1]):
+            call()
+        side().synchronize()
+        graph.capture_begin()
+        try:
+            for n in range(count):
+                calls[n % len(calls)]()
+        finally:
+            graph.capture_end()
         graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / count * 1e3)
+        for _ in range(TURNS):
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / count * 1e3)
     return statistics.median(times)
 
 
@@ -60,9 +71,7 @@ def product(how: Mapping[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, S
     made = x @ w
     gamma, beta = (drawn(depth, dtype=dtype) for _ in range(2))
     if how["epilogue"] == "norm gelu":
-        yield "layernorm, linear, gelu", [
-            lambda: F.gelu(torch.addmm(bias, F.layer_norm(x, (depth,), gamma, beta), w))
-        ]
+        yield "layernorm, linear, gelu", [lambda: F.gelu(torch.addmm(bias, F.layer_norm(x, (depth,), gamma, beta), w))]
         return
     yield "matmul", [lambda: torch.mm(x, w, out=made)]
     yield "linear", [lambda: torch.addmm(bias, x, w)]
@@ -113,15 +122,22 @@ def between(how: Mapping[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, S
     yield op, [calls[op]]
 
 
-def timed(how: Mapping[str, Any]) -> dict[str, float]:
-    """Microseconds of each way; float32 with TF32 and without."""
+def timed(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Microseconds of each way, and what went wrong; float32 with TF32 and without."""
     make = {"product": product, "attention": attention}.get(how["op"], between)
-    found = {}
+    found: dict[str, Any] = {"times": {}}
     for allowed in (False, True) if how["dtype"] == "float32" and make is not between else (False,):
         torch.backends.cuda.matmul.allow_tf32 = allowed
         for name, calls in make(how, TYPES[how["dtype"]]):
-            if not allowed or name != "gelu":
-                found[f"{name} tf32" if allowed else name] = microseconds(calls)
+            if allowed and name == "gelu":
+                continue
+            try:
+                found["times"][f"{name} tf32" if allowed else name] = microseconds(calls)
+            except RuntimeError as problem:
+                found["problem"] = f"{name}: {problem}"[:300]
+                torch.cuda.synchronize()  # fails where the context is lost
+    if torch.cuda.memory_reserved() > MOST_RESERVED:
+        torch.cuda.empty_cache()
     return found
 
 
@@ -130,7 +146,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             with torch.no_grad():
-                found: dict[str, Any] = {"times": timed(json.loads(line))}
+                found = timed(json.loads(line))
         except Exception as problem:
             found = {"problem": f"{type(problem).__name__}: {problem}"[:300]}
             try:

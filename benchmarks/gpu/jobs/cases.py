@@ -201,8 +201,8 @@ def _between(dtype: DType) -> Iterator[Kind]:
     for heads, rows, width in ((12, 128, 128), (12, 197, 197), (192, 49, 49), (12, 1024, 1024)):
         b = Build(20)
         y = b.node("Softmax", b.input("x", heads, rows, width, dtype=dtype), axis=-1)
-        shape = (heads, rows, width)
-        yield _row("softmax", f"{heads}x{rows}x{width}", dtype, b.graph(y), op="softmax", shape=shape)
+        label = f"{heads}x{rows}x{width}"
+        yield _row("softmax", label, dtype, b.graph(y), op="softmax", shape=(heads, rows, width))
     for rows, width in ((128, 3072), (197, 3072), (3136, 384), (49, 3072), (1024, 3072)):
         b = Build(20)
         x, bias = b.input("x", rows, width, dtype=dtype), b.input("bias", width, dtype=dtype)
@@ -224,17 +224,17 @@ def _moved(dtype: DType) -> Iterator[Kind]:
         x = b.input("x", batch, side, side, width, dtype=dtype)
         cut = b.node("Reshape", x, b.ints(batch, count, 7, count, 7, width))
         y = b.node("Transpose", cut, perm=(0, 1, 3, 2, 4, 5))
-        shape = (batch, count, 7, count, 7, width)
-        perm = (0, 1, 3, 2, 4, 5)
-        yield _row("windows", f"{batch}x{side}x{side}x{width}", dtype, b.graph(y), op="permute", shape=shape, perm=perm)
-    for name, shape, perm in (
+        windows = {"shape": (batch, count, 7, count, 7, width), "perm": (0, 1, 3, 2, 4, 5)}
+        yield _row("windows", f"{batch}x{side}x{side}x{width}", dtype, b.graph(y), op="permute", **windows)
+    moves: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
         ("heads", (128, 12, 64), (1, 0, 2)),
         ("keys", (128, 12, 64), (1, 2, 0)),
         ("channels last", (96, 3136), (1, 0)),
         ("channels last", (384, 196), (1, 0)),
         ("channels first", (3136, 96), (1, 0)),
         ("channels last", (8, 96, 3136), (0, 2, 1)),
-    ):
+    )
+    for name, shape, perm in moves:
         b = Build(20)
         y = b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=perm)
         yield _row(name, "x".join(map(str, shape)), dtype, b.graph(y), op="permute", shape=shape, perm=perm)
@@ -242,8 +242,8 @@ def _moved(dtype: DType) -> Iterator[Kind]:
         b = Build(20)
         x = b.node("Transpose", b.input("x", channels, pixels, dtype=dtype), perm=(1, 0))
         y = _norm(b, x, channels, dtype)
-        shape = (channels, pixels)
-        yield _row("transposed layernorm", f"{channels}x{pixels}", dtype, b.graph(y), op="norm_of_transposed", shape=shape)
+        label = f"{channels}x{pixels}"
+        yield _row("transposed layernorm", label, dtype, b.graph(y), op="norm_of_transposed", shape=(channels, pixels))
 
 
 def _convolved(dtype: DType) -> Iterator[Kind]:
@@ -257,7 +257,7 @@ def _convolved(dtype: DType) -> Iterator[Kind]:
         w, bias = b.input("w", channels, 1, taps, taps, dtype=dtype), b.input("bias", channels, dtype=dtype)
         pads = [taps // 2] * 4
         y = b.node("Conv", x, w, bias, group=channels, pads=pads, strides=[stride] * 2, kernel_shape=[taps] * 2)
-        shape, label = (1, channels, side, side), f"{channels}x{side}x{side}, {taps}x{taps} by {stride}"
+        shape, label = (1, channels, side, side), f"{channels}x{side}x{side},{taps}x{taps},{stride}"
         yield _row("depthwise", label, dtype, b.graph(y), op="depthwise", shape=shape, taps=taps, stride=stride)
     b = Build(20)
     shape = (1, 64, 112, 112)
