@@ -9,8 +9,10 @@
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
 # MODELS is a folder with the networks of full size (NAME.onnx in float32), where models/ cannot build them.
-# sanitize runs some kernels under compute-sanitizer, where that is installed. PACK is a file of ONNX Runtime with its CUDA
-# provider (python -m benchmarks.gpu.pack), for a machine that has none and no network.
+# sanitize runs some kernels under compute-sanitizer, where that is installed. KEPT is a file of what was compiled and
+# emulated beforehand (python -m benchmarks.gpu.cases.kept), WORKERS the number of processes that run kernels, UNTIL the
+# seconds after which a part begins nothing new. PACK is a file of ONNX Runtime with its CUDA provider
+# (python -m benchmarks.gpu.pack), for a machine that has none and no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 emulated=()
@@ -30,24 +32,25 @@ result=${RESULT:-benchmarks/gpu/$(date +%F)${emulated:+-emulated}.json}
 every=${EVERY:-1}
 given=("${emulated[@]}" --every "$every")
 [[ -z ${MODELS:-} ]] || given+=(--models "$MODELS")
-if [[ -n ${PACK:-} ]]; then
+[[ -z ${UNTIL:-} ]] || given+=(--until "$UNTIL")
+[[ -z ${WORKERS:-} ]] || given+=(--workers "$WORKERS")
+if [[ -n ${PACK:-}${KEPT:-} ]]; then
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
-    tar -xJf "$PACK" -C "$site"
-    export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+fi
+if [[ -n ${PACK:-} ]]; then
+    mkdir "$site/pack"
+    tar -xJf "$PACK" -C "$site/pack"
+    export PYTHONPATH=$site/pack${PYTHONPATH:+:$PYTHONPATH}
+fi
+if [[ -n ${KEPT:-} ]]; then
+    mkdir "$site/kept"
+    tar -xJf "$KEPT" -C "$site/kept"
+    given+=(--kept "$site/kept")
 fi
 failed=0
 for part in "${parts[@]}"; do
-    if [[ $part == sanitize ]]; then
-        if [[ -n ${emulated[*]} ]] || ! command -v compute-sanitizer >/dev/null; then
-            echo "sanitize skipped: no device, or no compute-sanitizer"
-            continue
-        fi
-        timeout 600 compute-sanitizer --error-exitcode 1 "$python" -m benchmarks.gpu.check "$result.sanitized" kernels \
-            --every $((16 * every)) || failed=1
-    else
-        timeout 600 "$python" -m benchmarks.gpu.check "$result" "$part" "${given[@]}" || failed=1
-    fi
+    timeout 600 "$python" -m benchmarks.gpu.check "$result" "$part" "${given[@]}" || failed=1
 done
 echo "gpu_check: $result, $([[ $failed == 0 ]] && echo all right || echo FAILED)"
 exit $failed

@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks.gpu.devices import Cuda
 from benchmarks.gpu.wish import CheckRequest, Facts
-from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel import Kernel
@@ -63,7 +62,7 @@ def bandwidth(wish: CheckRequest) -> Facts:
             continue
         kernel = scheduled(case)
         assert isinstance(kernel, Kernel), kernel
-        with GpuTimer(wish.device.target) as timer:
+        with GpuTimer(wish.device.target, wish.device.compiled) as timer:
             seconds = timer.seconds(kernel)
         shapes = [(p.dtype.bytes, [e.constant or 0 for e in p.storage]) for p in (*kernel.inputs, *kernel.outputs)]
         moved = sum(element * int(np.prod(shape)) for element, shape in shapes)
@@ -111,7 +110,7 @@ def _copy(device: Cuda, size: int) -> float:
 
 def _boundary(device: Cuda, *, graph: bool = False) -> float:
     """Microseconds from one empty kernel of a stream, or of a CUDA graph, to the next."""
-    function = device.loaded(compiled(EMPTY, device.target.flags).code, "empty")
+    function = device.loaded(device.compiled(EMPTY, device.target.flags).code, "empty")
 
     def chain(stream: ctypes.c_void_p | None = None) -> None:
         for _ in range(CHAIN):

@@ -11,6 +11,7 @@
 | bandwidth | kernels of rows and elements on tensors of 256 MB, as fractions of the copy's bandwidth; a boundary |
 | full | networks of full size, float16 and float32, batch 1 and 8, as `times`; goes on where it ended |
 | compile | torch.compile (max-autotune) on the same networks in float16; goes on where it ended |
+| sanitize | some kernels of each table under compute-sanitizer: memcheck, racecheck, synccheck |
 
 `--emulated` takes the emulator and the stand-in for the driver in place of a device; nothing is timed then. Each part
 adds to the file. The exit code is 1 where something was wrong.
@@ -35,24 +36,29 @@ import onnx
 import onnxruntime as ort
 
 from benchmarks.gpu.bandwidth import bandwidth
+from benchmarks.gpu.cases import workers
+from benchmarks.gpu.cases.kept import Kept, cases, unpacked
+from benchmarks.gpu.cases.sanitize import sanitize
+from benchmarks.gpu.cases.workers import Setup, StartError, outcomes
 from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
 from benchmarks.gpu.full import compiled, error, fixed, full, prepared, ratio
 from benchmarks.gpu.wish import CheckRequest, Facts
 from models.networks import network
 from onnxfuse.build import nvrtc
-from onnxfuse.ir.kernel import Kernel
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.runtime.provider import gpu_provider
 from onnxfuse.target.device import cuda_driver
-from tests.kernels.compiled import Case, check, expected, fed, packed
 from tests.threads import driver_mock
-from tests.threads.scheduled import PER_UNIT, TABLES, kernel_of, library_of, scheduled
+from tests.threads.scheduled import PER_UNIT, library_of
 
 NETWORKS = (
     "tiny-bert", "tiny-gpt2", "tiny-mobilebert", "tiny-vit", "tiny-swin", "tiny-convnext", "tiny-segformer",
     "tiny-resnet", "tiny-mobilenet", "tiny-llama.dynamic",
 )  # fmt: skip
-OWN = ("rows", "divisions", "attention", "products", "tiles")  # tables of kernels that only GPUs have so
+FAULT = "GPU_CHECK_FAULT"  # in the environment: the case whose process ends there, to try what follows
+LONGEST, COMPILING = 20.0, 600.0  # seconds of one case, and of one for which the emulator may have to be compiled
+MOST_WORKERS = 10
+MOST_LINES, FEW = 20, 5  # of what is wrong in the output, and of others
 SHARE, APART = "largest_share_of_bound", "largest_difference_from_emulator"
 LIMIT = 1e-3  # relative L2 of a network's output: products of the provider may round to 10 bits (TF32)
 
@@ -75,55 +81,49 @@ def facts(wish: CheckRequest) -> Facts:
 # kernels --------------------------------------------------------------------------------------------------------------
 
 
-def cases() -> list[Case]:
-    """All cases, those first whose kernels only GPUs have."""
-    return [case for name in (*OWN, *(n for n in TABLES if n not in OWN)) for case in TABLES[name]]
-
-
 def kernels(wish: CheckRequest) -> Facts:
     """Every N-th kernel of all cases, on all their sizes; those that were right before are left out."""
-    right, wrong, left = list(wish.known.get("right", [])), [], 0
-    furthest, apart = (wish.known.get(key, 0.0) for key in (SHARE, APART))
-    known = set(right)
-    todo = [c for c in cases()[:: wish.every] if c.name not in known and isinstance(scheduled(c), Kernel)]
-    few = tuple(todo) if len(todo) <= PER_UNIT else ()
-    device, other = Emulated(few=few) if isinstance(wish.device, Emulated) else wish.device, Emulated(2, few)
+    right, wrong = list(wish.known.get("right", [])), []
+    shares: dict[str, list[float | None]] = dict(wish.known.get("shares", {}))
+    seconds: dict[str, float] = {}
+    known = {*right, *wish.known.get("without", [])}
+    chosen = cases()[:: wish.every]
+    todo = [c for c in chosen if c.name not in known]
+    few = tuple(c.name for c in todo) if len(todo) <= PER_UNIT else ()
+    setup = Setup(wish.emulated, few, None if wish.kept is None else str(wish.kept), fault=os.environ.get(FAULT))
+    compiles = wish.emulated or wish.kept is None
+    without, begun = list(wish.known.get("without", [])), 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers of what the emulator runs, ahead of it
-        units = [pool.submit(library_of, case) for case in todo[:: PER_UNIT // 2]] if len(todo) > PER_UNIT else []
-        for case in todo:
-            if wish.late:
-                left += 1
-                continue
-            try:
-                for share, distance in _compared(device, other, kernel_of(case), case):
-                    furthest, apart = max(furthest, share), max(apart, distance)
-                right.append(case.name)
-            except Exception as problem:
-                wrong.append({"case": case.name, "problem": str(problem)[:300]})
+        units = [pool.submit(library_of, c) for c in todo[:: PER_UNIT // 2]] if compiles and not few else []
+        try:
+            most = COMPILING if compiles else LONGEST
+            for each in outcomes(setup, [c.name for c in todo], wish.workers, most, lambda: wish.late):
+                begun += 1
+                seconds[each.case] = round(each.seconds, 2)
+                match each.kind:
+                    case workers.NONE:
+                        without.append(each.case)
+                    case workers.RIGHT:
+                        right.append(each.case)
+                        shares[each.case] = [_rounded(each.share), _rounded(each.apart)]
+                    case _:
+                        wrong.append({"case": each.case, "problem": each.problem, "kind": each.kind})
+        except StartError as problem:
+            wrong.append({"case": "", "problem": str(problem), "kind": "start"})
         for unit in units:
             unit.cancel()
+    apart = [distance for _, distance in shares.values() if distance is not None]
+    slowest = dict(sorted(seconds.items(), key=lambda item: -item[1])[:FEW])
     return {
-        "ran": len(right) + len(wrong), "out_of_time": left, "wrong": wrong, SHARE: furthest, APART: apart,
-        "right": right, "ok": not wrong and bool(right),
+        "ran": len(right) + len(wrong), "out_of_time": len(todo) - begun, "wrong": wrong,
+        SHARE: max((share for share, _ in shares.values() if share is not None), default=0.0),
+        APART: max(apart, default=0.0), "compared_with_emulator": len(apart), "without": without, "right": right,
+        "shares": shares, "slowest": slowest, "ok": not wrong and bool(right),
     }  # fmt: skip
 
 
-def _compared(device: Device, other: Device, kernel: Kernel, case: Case) -> Iterator[tuple[float, float]]:
-    """Of each output the share of its bound that is used, and the distance from the emulator's."""
-    for number in range(len(case.sizes)):
-        inputs, wanted = fed(kernel, case, number), expected(case, number)
-        found, emulated = device.run(case, kernel, inputs), other.run(case, kernel, inputs)
-        for p, got, again in zip(kernel.outputs, found, emulated, strict=True):
-            share = check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
-            yield share, _apart(got, again)
-
-
-def _apart(a: Array, b: Array) -> float:
-    """The largest difference of finite elements over the largest of them."""
-    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-    finite = np.isfinite(x) & np.isfinite(y)
-    x, y = x[finite], y[finite]
-    return float(np.abs(x - y).max(initial=0.0) / max(np.abs(y).max(initial=0.0), 1e-30))
+def _rounded(x: float | None) -> float | None:
+    return None if x is None else float(f"{x:.3g}")
 
 
 # networks -------------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def times(wish: CheckRequest) -> Facts:
 
 PARTS: Mapping[str, Callable[[CheckRequest], Facts]] = {
     "facts": facts, "kernels": kernels, "models": models, "times": times, "bandwidth": bandwidth, "full": full,
-    "compile": compiled,
+    "compile": compiled, "sanitize": sanitize,
 }  # fmt: skip
 
 
@@ -231,18 +231,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--until", type=float, default=540.0, help="seconds after which a part begins nothing new")
     parser.add_argument("--models", type=Path, help="a folder with networks of full size (NAME.onnx, float32)")
     parser.add_argument("--megabytes", type=float, default=256.0, help="of the tensors of bandwidth")
+    parser.add_argument(
+        "--kept", type=Path, help="file or folder of what was made beforehand (benchmarks.gpu.cases.kept)"
+    )
+    parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, MOST_WORKERS), help="of kernels")
     asked = parser.parse_args(arguments)
-    device: Device = Emulated() if asked.emulated else Cuda()
+    with tempfile.TemporaryDirectory() as folder:
+        if asked.kept is not None and asked.kept.is_file():
+            asked.kept = unpacked(asked.kept, Path(folder)).folder
+        return _main(asked)
+
+
+def _main(asked: argparse.Namespace) -> int:
+    device: Device = Emulated() if asked.emulated else Cuda(Kept(asked.kept).compiled)
     known: dict[str, Facts] = json.loads(asked.result.read_text()) if asked.result.exists() else {}
     for name in asked.parts:
         begin = time.monotonic()
         wish = CheckRequest(
-            device, asked.emulated, asked.every, begin + asked.until, known.get(name, {}), asked.models, asked.megabytes
-        )
+            device, asked.emulated, asked.every, begin + asked.until, known.get(name, {}), asked.models,
+            asked.megabytes, asked.kept, asked.workers,
+        )  # fmt: skip
         found = PARTS[name](wish)
         known[name] = found | {"seconds": round(time.monotonic() - begin, 1)}
         asked.result.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{name:8} {'ok' if found['ok'] else 'WRONG'} {_line(found)}\n")
+        for line in _besides(found):
+            sys.stdout.write(f"    {line}\n")
         sys.stdout.flush()
     return 0 if all(known[name]["ok"] for name in asked.parts) else 1
 
@@ -255,6 +269,27 @@ def _line(found: Facts) -> str:
     return ", ".join(
         f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in said.items()
     )
+
+
+def _besides(found: Facts) -> Iterator[str]:
+    """What is wrong, and how near to wrong the others are, in some lines."""
+    for each in found.get("wrong", [])[:MOST_LINES]:
+        yield f"{each['case']}: {each['problem'].splitlines()[0][:150]}"
+    nearest = sorted(((share or 0.0, name) for name, (share, _) in found.get("shares", {}).items()), reverse=True)
+    if nearest:
+        yield "nearest to their bounds: " + ", ".join(f"{name} {share:.2g}" for share, name in nearest[:FEW])
+    furthest = sorted(((apart or 0.0, name) for name, (_, apart) in found.get("shares", {}).items()), reverse=True)
+    if furthest:
+        yield "furthest from the emulator: " + ", ".join(f"{name} {apart:.2g}" for apart, name in furthest[:FEW])
+    if found.get("slowest"):
+        yield "slowest: " + ", ".join(f"{name} {seconds:.2g} s" for name, seconds in found["slowest"].items())
+    for tool, facts in found.get("tools", {}).items():
+        counts = ", ".join(
+            f"{key} {len(facts[key])}" for key in ("kernels", "errors", "wrong", "unfinished", "not_run")
+        )
+        yield f"{tool}: {counts}, ended {facts['ended']}"
+        said = {name: each["first"] for name, each in facts["errors"].items()} | facts["wrong"] | facts["unfinished"]
+        yield from (f"  {name}: {text[:150]}" for name, text in [*said.items()][:FEW])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu.driver import MOST_DYNAMIC_SHARED, Driver
+from benchmarks.gpu.driver import MOST_DYNAMIC_SHARED, CudaError, Driver
 from onnxfuse.build.nvrtc import compiled
+from onnxfuse.build.resources import Image
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.elements import from_stored
 from onnxfuse.ir.interpret.values import Iterations
@@ -52,10 +53,13 @@ class Emulated:
 
 
 class Cuda:
-    """The first GPU of this machine, through libcuda alone; its primary context is retained and made current."""
+    """The first GPU of this machine, through libcuda alone; its primary context is retained and made current.
 
-    def __init__(self) -> None:
-        self._driver = Driver()
+    `compiler` makes the code of a translation unit for flags.
+    """
+
+    def __init__(self, compiler: Callable[[str, Sequence[str]], Image] = compiled) -> None:
+        self._driver, self.compiled = Driver(), compiler
         self.call("cuInit", 0)
         device, context, title = ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(256)
         self.call("cuDeviceGet", ctypes.byref(device), 0)
@@ -67,6 +71,15 @@ class Cuda:
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the driver. Raises CudaError with its own name for what went wrong."""
         self._driver.check(getattr(self._driver.lib, name)(*arguments))
+
+    def usable(self) -> bool:
+        """Whether the context still works: an address that is not there, say, ends it."""
+        try:
+            self.call("cuStreamSynchronize", None)
+            self._free([self.poisoned(16)])
+        except CudaError:
+            return False
+        return True
 
     def run(self, case: Case, kernel: Kernel, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """What the kernel of a case makes of inputs in storage order; other memory of the device is poisoned first."""
@@ -88,7 +101,7 @@ class Cuda:
         self, name: str, kernel: Kernel, inputs: Sequence[Array]
     ) -> tuple[list[ctypes.c_uint64], Callable[[], None], list[Array]]:
         """Memory of inputs, outputs and scratch, what launches all phases, and arrays for the outputs."""
-        image = compiled(device_text(kernel, name), self.target.flags)
+        image = self.compiled(device_text(kernel, name), self.target.flags)
         symbols = bound(kernel, [a.shape for a in inputs])
         here = Iterations((), np.zeros(1, np.int64), symbols, {})
         outputs = [

@@ -17,7 +17,8 @@ class CheckRequest:
     """The request to a part of the check. `known` are its earlier results, which long parts continue.
 
     `models` is a folder with networks (NAME.onnx) and inputs (NAME.npz); None for those of `models/`. Tensors for
-    bandwidth have `megabytes`.
+    bandwidth have `megabytes`. `kept` is a folder of what was made beforehand (`benchmarks/gpu/cases/kept.py`),
+    `workers` is the number of processes that run cases.
     """
 
     device: Device
@@ -27,6 +28,8 @@ class CheckRequest:
     known: Facts = field(default_factory=dict)
     models: Path | None = None
     megabytes: float = 256.0
+    kept: Path | None = None
+    workers: int = 1
 
     @property
     def late(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxfuse.build.cache import key_of
 from onnxfuse.build.nvrtc import compiled
+from onnxfuse.build.resources import Image
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
@@ -21,6 +22,7 @@ from onnxfuse.render.cuda_launch import kernel_text
 from onnxfuse.target import Gpu
 
 TURNS, LEAST_MS, MOST_LAUNCHES = 7, 0.5, 200
+RANDOM = 1 << 14  # numbers, which are repeated
 
 
 def symbol_of(kernel: Kernel) -> str:
@@ -29,11 +31,14 @@ def symbol_of(kernel: Kernel) -> str:
 
 
 class GpuTimer:
-    """The first GPU of this machine, whose primary context is current to the thread as long as this is open."""
+    """The first GPU of this machine, whose primary context is current to the thread as long as this is open.
 
-    def __init__(self, target: Gpu) -> None:
+    `compiler` makes the code of a translation unit for flags.
+    """
+
+    def __init__(self, target: Gpu, compiler: Callable[[str, Sequence[str]], Image] = compiled) -> None:
         """Raises DeviceError where the driver fails."""
-        self.target = target
+        self.target, self._compiled = target, compiler
         self.calls = gpu_calls()
 
     def __enter__(self) -> GpuTimer:
@@ -54,7 +59,7 @@ class GpuTimer:
     def launching(self, kernel: Kernel) -> Iterator[Callable[[], None]]:
         """What launches all phases of a kernel of known sizes on the default stream, on memory of its own."""
         name = symbol_of(kernel)
-        library = self.calls.load(compiled(device_text(kernel, name), self.target.flags).code)
+        library = self.calls.load(self._compiled(device_text(kernel, name), self.target.flags).code)
         memory: list[Any] = []
         try:
             yield self._launch(kernel, name, library, memory)
@@ -72,8 +77,9 @@ class GpuTimer:
             size = int(np.prod(shape)) * p.dtype.bytes
             memory.append(self.calls.memory(max(size, 16)))
             if p.dtype.numpy.kind == "f" and size:
-                row = np.random.default_rng(0).standard_normal(1 << 14).astype(p.dtype.numpy)
-                self.calls.fill(memory[-1], np.resize(row, size // row.itemsize))
+                row = np.random.default_rng(0).standard_normal(min(size // p.dtype.bytes, RANDOM))
+                self.calls.fill(memory[-1], row.astype(p.dtype.numpy))
+                self.calls.repeat(memory[-1], row.size * p.dtype.bytes, size)
         extents = [(p.storage, p.dtype) for p in kernel.outputs] + [((b.size,), b.dtype) for b in kernel.scratch]
         for dims, dtype in extents:
             size = int(np.prod([int(here.index(e)) for e in dims])) * dtype.bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -15,6 +15,17 @@ import numpy.typing as npt
 from onnxfuse.errors import DeviceError
 
 DYNAMIC_SHARED, UNASKED = 8, 48 << 10  # an attribute of functions; bytes of shared memory available without it
+
+
+def _doubled(first: int, size: int) -> Iterator[tuple[int, int]]:
+    """How copies of what is there already fill the rest: how many bytes are there, and are copied behind them.
+
+    >>> list(_doubled(2, 11))
+    [(2, 2), (4, 4), (8, 3)]
+    """
+    while first < size:
+        yield first, min(first, size - first)
+        first *= 2
 
 
 class GpuCalls(Protocol):
@@ -39,6 +50,9 @@ class GpuCalls(Protocol):
 
     def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
         """An array to the device."""
+
+    def repeat(self, memory: Any, first: int, size: int) -> None:
+        """The first bytes of memory, again and again, to the rest of its bytes."""
 
     def free(self, memory: Any) -> None:
         """Give memory back."""
@@ -100,6 +114,12 @@ class OwnCalls:
     def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
         """An array to the device."""
         self._call("cuMemcpyHtoD_v2", memory, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes))
+
+    def repeat(self, memory: Any, first: int, size: int) -> None:
+        """The first bytes of memory, again and again, to the rest of its bytes."""
+        for done, count in _doubled(first, size):
+            to = ctypes.c_uint64(memory.value + done)
+            self._call("cuMemcpyDtoDAsync_v2", to, memory, ctypes.c_size_t(count), None)
 
     def free(self, memory: Any) -> None:
         """Give memory back."""
@@ -183,6 +203,11 @@ class PycudaCalls:
     def fill(self, memory: Any, x: npt.NDArray[Any]) -> None:
         """An array to the device."""
         self._do(self._driver.memcpy_htod, memory, x)
+
+    def repeat(self, memory: Any, first: int, size: int) -> None:
+        """The first bytes of memory, again and again, to the rest of its bytes."""
+        for done, count in _doubled(first, size):
+            self._do(self._driver.memcpy_dtod, int(memory) + done, int(memory), count)
 
     def free(self, memory: Any) -> None:
         """Give memory back."""

@@ -75,6 +75,7 @@ def test_kernels_run_through_a_driver_and_a_launch_that_is_lost_is_found(driver:
     result = tmp_path / "result.json"
     env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DRIVER_KERNELS": str(compiled(made))}
     command = [sys.executable, "-m", "benchmarks.gpu.check", str(result), "facts", "kernels", "--every", str(EVERY)]
+    command += ["--workers", "1"]
     done = subprocess.run(
         command,
         env={**env, "DRIVER_LOSES": "1"},

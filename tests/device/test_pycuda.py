@@ -77,6 +77,9 @@ def memset_d8(to, value, count):
 def memcpy_htod(to, x):
     call("cuMemcpyHtoD_v2", to.place, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes))
 
+def memcpy_dtod(to, of, count):
+    call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(of), ctypes.c_size_t(count), None)
+
 class function_attribute:
     MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
