@@ -49,7 +49,7 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
     if not work.kind.startswith(("product", "convolution")):
         return kernel_seconds(moved, target)
     taken = _multiplying(work.operations, moved, _peak([t.dtype for t in call.outputs], target), target)
-    biased = call.op == "Gemm" and call.input(2) is not None
+    biased = call.op in ("Conv", "Gemm") and call.input(2) is not None
     return taken + kernel_seconds(made, target) if biased else taken
 
 

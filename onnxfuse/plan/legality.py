@@ -9,10 +9,10 @@ from typing import Any
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.plan.biases import biases_apart
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.generated_products import own_products
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, Members
+from onnxfuse.plan.prepared import prepared
 from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
 from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal
@@ -90,6 +90,6 @@ CUDA = Legality(
     stores=lambda dtype, target: False,
     refused=products_refused,
     before=normalized_before,
-    prepared=biases_apart,
+    prepared=prepared,
     made_again=True,
 )

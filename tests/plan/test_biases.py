@@ -1,7 +1,8 @@
-"""Biases of Gemm on a GPU: added by the kernel that reads the product, and the meaning stays the same."""
+"""Biases of Gemm and Conv on a GPU: added by the kernel that reads the product, and the meaning stays the same."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from onnxfuse.config import Options
@@ -9,8 +10,8 @@ from onnxfuse.ir.dtype import F32, I32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
-from onnxfuse.plan.biases import biases_apart
 from onnxfuse.plan.legality import CPU, CUDA
+from onnxfuse.plan.prepared.biases import biases_apart
 from tests.rules.build import Build, same
 
 LARGE = (512, 768, 1024)  # rows, depth and columns of a product that stays with the runtime
@@ -48,3 +49,29 @@ def test_the_graph_means_the_same() -> None:
     apart = biases_apart(graph)
     assert [n.op for n in apart.nodes] == ["Gemm", "Add", "Neg", "Mul"]
     same(graph, apart, terms=20)
+
+
+def convolution(*image: int, constant: bool = True) -> Graph:
+    """A convolution with a bias, and two operators that read it."""
+    b = Build(17)
+    weight = b.constant(
+        np.linspace(-1, 1, 7 * 3 * 3 ** len(image), dtype=np.float32).reshape(7, 3, *(3 for _ in image))
+    )
+    bias = b.constant(np.linspace(-2, 3, 7, dtype=np.float32)) if constant else b.input("b", 7)
+    return b.graph(b.node("Relu", b.node("Neg", b.node("Conv", b.input("x", 2, 3, *image), weight, bias))))
+
+
+@pytest.mark.parametrize("image", [(9,), (6, 5), (4, 5, 6)], ids=["signal", "image", "volume"])
+def test_the_bias_of_a_convolution_is_added_to_its_channels(image: tuple[int, ...]) -> None:
+    graph = convolution(*image)
+    apart = biases_apart(graph)
+    apart.verify()
+    assert [n.op for n in apart.nodes] == ["Conv", "Add", "Neg", "Relu"]
+    same(graph, apart, terms=3 * 3 ** len(image))
+    made = plan(graph, ROWS, Options(target="cuda", arch=("sm_90",)), legality=CUDA)
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Add", "Neg", "Relu"]]
+
+
+def test_a_bias_that_is_computed_stays() -> None:
+    graph = convolution(6, 5, constant=False)
+    assert biases_apart(graph) is graph
