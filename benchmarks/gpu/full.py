@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from benchmarks.gpu.wish import CheckRequest, Facts
 from models.networks import NETWORKS
@@ -133,7 +132,8 @@ def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
 
 def halved(path: Path, place: Path) -> Path:
     """The network in float16, inputs and outputs too."""
-    made = convert_float_to_float16(onnx.load(path), keep_io_types=False, disable_shape_infer=True)
+    tools = importlib.import_module("onnxruntime.transformers.float16")  # a pack of the runtime has none
+    made = tools.convert_float_to_float16(onnx.load(path), keep_io_types=False, disable_shape_infer=True)
     onnx.save(made, place / "half.onnx")
     return place / "half.onnx"
 
