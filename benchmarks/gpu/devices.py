@@ -121,7 +121,8 @@ class Cuda:
             function = self.loaded(image.code, function_name(name, number))
             if shared > UNASKED:
                 self.call("cuFuncSetAttribute", function, MOST_DYNAMIC_SHARED, shared)
-            phases.append((function, grid, block, shared))
+            if grid > 0:  # nothing to do is no launch, as for the launcher
+                phases.append((function, grid, block, shared))
 
         def launch() -> None:
             assert values is not None, "what the cells point to is kept"

@@ -24,7 +24,7 @@ from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import GPUS, Gpu
 
 # An H200: an H100 with 4.8 TB/s of memory; from kernel to kernel in a graph as measured on an H100.
-HERE: Gpu = replace(GPUS["sm_90"], bandwidth=4800, boundary_us=1.4)
+HERE: Gpu = replace(GPUS["sm_90"], bandwidth=4800, boundary_us=0.9)
 ALONE = replace(HERE, boundary_us=0.0)
 
 

@@ -30,10 +30,10 @@ OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as 
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
-STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next; in memory: latency_us
-TOGETHER = 0.1  # latencies that threads of a block, or lanes of a warp, wait for each other
-PRODUCT_WAITS = 2.0  # reads in a row that a product of the runtime waits for: its kernels took 3.3 us on an H100, those
-# of a Gemm with a bias 5.5, which are two, as the bias is copied into the result first (benchmarks/gpu)
+STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
+STORED_US = 0.7  # and in memory
+TOGETHER = 0.5  # latencies that threads of a block, or lanes of a warp, wait for each other
+PRODUCT_WAITS = 4.5  # latencies of a product of the runtime: the least of its kernels take 2.5 us (benchmarks/gpu)
 EPILOGUE_US = 0.2  # of an epilogue of cuBLASLt, and operations per element: as measured on an H100 (benchmarks/gpu)
 EPILOGUE_OPERATIONS: Mapping[Activation, float] = {"": 10.0, "relu": 10.0, "gelu": 30.0}
 VIEWS = 0.0  # seconds of a node that only changes a shape
@@ -150,7 +150,7 @@ def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbo
         if isinstance(s, Loop) and s.kind == "serial" and _known(s):
             stored = {x.buffer for x in s.body if isinstance(x, Store)}
             read = {load.source for x in s.body for v in _values(x) for load in loads(v) if load.index}
-            steps = [STEP_US if name in private else target.latency_us for name in stored & read]
+            steps = [STEP_US if name in private else STORED_US for name in stored & read]
             inside = number(s.end - s.begin, symbols) * max([inside, *steps])
         found += inside
     return found

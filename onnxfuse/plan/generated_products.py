@@ -14,7 +14,7 @@ from math import inf
 
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.gpu import kernel_seconds, library_seconds, node_seconds
-from onnxfuse.cost.gpu_products import SAFETY_FACTOR, Sizes, seconds_of, tiles_of
+from onnxfuse.cost.gpu_products import Sizes, seconds_of, tiles_of
 from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.compose import inline, loads, walk
@@ -156,7 +156,7 @@ class _Selection:
 
     def _our_seconds(self, s: Sizes) -> float:
         tile = next(iter(tiles_of(s, self.target)), None)
-        return seconds_of(s, tile, self.target) * SAFETY_FACTOR if tile is not None else inf
+        return seconds_of(s, tile, self.target) if tile is not None else inf
 
     def _runtime_seconds(self, i: int) -> float:
         n = self.graph.nodes[i]

@@ -31,7 +31,7 @@ class Gpu(Target):
     tensor_gflops: float  # of 16-bit floating-point matrix products on tensor cores
     threads: int = 2048  # resident threads of a multiprocessor
     boundary_us: float = 4.1  # between two kernels of a stream
-    latency_us: float = 1.0  # of a dependent read of memory, with the surrounding instructions
+    latency_us: float = 0.35  # of a kernel's begin, first reads and end, beyond the boundary
     warp: int = 32
     portable: bool = False
 
@@ -50,7 +50,7 @@ class Gpu(Target):
 
 MOST_DEPTH = 256  # largest depth of queries and keys, and number of columns of values, of an attention kernel
 MOST_ROWS = 8  # largest number of rows of a skinny product, limited by reading the matrix
-IN_GRAPH_US = 1.4  # between two kernels of a CUDA graph, if all multiprocessors are busy
+IN_GRAPH_US = 0.9  # between two kernels of a CUDA graph
 TEGRA = frozenset({72, 87, 110})  # capabilities whose machine code runs on no other GPU, nor that of others on theirs
 CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
 LIBRARY_SINCE = 80  # the first capability whose products are left to cuBLASLt: it has all types
@@ -77,7 +77,7 @@ GPUS: dict[str, Gpu] = {
             gflops=75e3, tensor_gflops=2250e3,
         ),
         _gpu(
-            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=2980, l2_gbps=5000,
+            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=2980, l2_gbps=7000,
             gflops=67e3, tensor_gflops=990e3,
         ),
         _gpu(

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the library is found by the loader of Linux"),
 ]
 HERE = Path(__file__).parent
-ROWS, DEPTH, COLUMNS = 18, 40, 24
+ROWS, DEPTH, COLUMNS = 18, 520, 24
 FAR = 1 << 17
 Array = np.ndarray[Any, Any]
 

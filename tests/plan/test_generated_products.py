@@ -106,11 +106,11 @@ def test_a_normalization_of_what_is_no_product_stays_with_that() -> None:
 
 def test_a_roll_after_a_product_is_not_fused_into_it() -> None:
     """Pieces that change places are read twice: with the residual and the norm behind them they are a kernel."""
-    b = Layer(64, 128, F16)
-    y = b.linear(b.attended, 128, 128)
+    b = Layer(64, 384, F16)
+    y = b.linear(b.attended, 384, 384)
     pieces = [b.node("Slice", y, b.ints(k), b.ints(n), b.ints(1)) for k, n in ((3, 64), (0, 3))]
     x = b.node("Add", b.node("Concat", *pieces, axis=1), b.x)
-    groups = planned(b.graph(b.node("Relu", b.linear(b.norm(x), 128, 512)), x))
+    groups = planned(b.graph(b.node("Relu", b.linear(b.norm(x), 384, 512)), x))
     assert groups[0] == ("Add", "Slice", "Slice", "Concat", "Add", "LayerNormalization")
 
 

@@ -269,7 +269,8 @@ __device__ inline double fma_(double a, double b, double c) { return fma(a, b, c
 __device__ inline float rounded_mul_(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float pow_(float a, float b) { return powf(a, b); }
 __device__ inline double pow_(double a, double b) { return pow(a, b); }
-template <class T> __device__ inline T pow_(T a, T b) { return (T)pow((double)a, (double)b); }
+// Of integers, whose power the device's pow may miss by a bit: 2.9999999999999996 for 3 to the power of 1.
+template <class T> __device__ inline T pow_(T a, T b) { return (T)rint(pow((double)a, (double)b)); }
 // The nearest integer from low up to high, which are integers themselves: low for NaN.
 template <class T> __device__ inline T snap_(T x, T low, T high) { return min_(high, max_(round_(x), low)); }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.cost.gpu import library_seconds
-from onnxfuse.cost.gpu_products import SAFETY_FACTOR, USUAL, seconds_of, tiles_of
+from onnxfuse.cost.gpu_products import USUAL, seconds_of, tiles_of
 from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.index import Axis, Index
@@ -36,7 +36,7 @@ def with_library(p: MatrixProduct, places: Mapping[str, Place], target: Gpu) -> 
     theirs = library_seconds(
         rows, found.columns, found.depth, found.dtype, found.activation, target, residual=found.residual != ""
     )
-    own = seconds_of(p.sizes, p.tile, target) * SAFETY_FACTOR
+    own = seconds_of(p.sizes, p.tile, target)
     return replace(p, tile=tile, library=found) if theirs < own else p
 
 
