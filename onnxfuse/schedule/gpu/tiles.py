@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import log2
 from typing import ClassVar
 
 from onnxfuse.ir.dtype import F32, DType
@@ -16,17 +18,27 @@ from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
+ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 KEYS = (64, 32, 16)  # at a time
+MOST_WHOLE = 512  # keys that are one tile
+MOST_SUMS = 80  # registers of a thread for scores and sums
+RESIDENT = 4  # blocks of a multiprocessor that registers suffice for
+
+# Roughly, in cycles of a multiprocessor, whose four schedulers each issue one instruction of a warp at a time.
+READ, BARRIER, STEP, SHUFFLE = 700.0, 60.0, 35.0, 30.0  # waits: for memory, others, a product, another lane
+ALONE = 2.0  # cycles of an instruction of a warp that has a scheduler for itself
+STAGED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 60, 14, 14, 40, 3, 8  # instructions
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionTile:
+class AttentionTile(ABC):
     """`rows` queries against `keys` at a time. Rows of matrices in shared memory are padded, so that neighbours lie in
     other banks. `team` lanes are at a row of scores.
     """
 
     team: ClassVar[int] = TEAM
     powers: ClassVar[str] = "scores"  # where powers go
+    values: ClassVar[str] = "tile_of_keys"  # and values, once no key is read any more
 
     rows: int
     keys: int
@@ -75,6 +87,37 @@ class AttentionTile:
         """Of shared memory."""
         return sum(padded(n * dtype.bytes) for _, dtype, n in self.shared(once=once))
 
+    @property
+    def per_row(self) -> float:
+        """Instructions of a warp for the scores of the rows that it has."""
+        rows = self.rows * self.team / THREADS
+        return rows * (POWERED * self.keys / self.team + REDUCED)
+
+    @property
+    def row_waits(self) -> float:
+        """Cycles that these wait for other lanes."""
+        return self.rows * self.team / THREADS / ROWS_EACH * 2 * log2(self.team) * SHUFFLE
+
+    def staged(self, rows: int) -> float:
+        """Instructions of a thread for so many rows that go to shared memory."""
+        return rows * (self.depth + self.columns) / 2 / 8 / THREADS * STAGED
+
+    @property
+    @abstractmethod
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+
+    def instructions(self, tiles: int) -> float:
+        """Instructions of a warp for so many tiles of keys."""
+        issued, _ = self.products
+        return self.staged(self.rows) + tiles * (self.staged(2 * self.keys) + self.per_row + issued)
+
+    def waits(self, tiles: int) -> float:
+        """Cycles that a warp waits for memory, other threads, and what it multiplies."""
+        _, waited = self.products
+        barriers, reads = (4, 1) if self.values != AttentionTile.values else (5, 2)
+        return READ + tiles * (reads * READ + READ / 2 + barriers * BARRIER + self.row_waits + waited)
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadTile(AttentionTile):
@@ -96,6 +139,14 @@ class ThreadTile(AttentionTile):
         return self.keys // self.wide
 
     @property
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+        own = self.rows_each, self.keys_each
+        reads = 1 + 1 / own[0] + 1 / own[1]
+        made = self.rows * self.keys / THREADS
+        return made * ((self.depth + self.columns) * reads + SCORED), 4.0 * STEP
+
+    @property
     def depth_step(self) -> int:
         """Elements of the depth that a thread reads at once."""
         return step_of(self.depth)
@@ -113,10 +164,11 @@ class ThreadTile(AttentionTile):
 
 @dataclass(frozen=True, slots=True)
 class CoreTile(AttentionTile):
-    """Warps of 16 rows each, `wide` of them at the same rows, each at every wide-th eight keys or columns."""
+    """Warps of 16 rows each, `wide` of them at the same rows, each at its part of the keys or columns."""
 
     team: ClassVar[int] = WARP
     powers: ClassVar[str] = "powers"
+    values: ClassVar[str] = "tile_of_values"
 
     wide: int
     core: Core
@@ -142,6 +194,14 @@ class CoreTile(AttentionTile):
         return self.keys + 8
 
     @property
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+        depth, keys = self.depth // self.core.k, self.keys // self.core.k
+        multiplied = MULTIPLIED * (depth * self.keys_each + keys * self.columns_each)
+        made = self.keys_each * 4 * SCORED + self.columns_each * SCALED
+        return multiplied + made, (depth + keys) * STEP
+
+    @property
     def keys_each(self) -> int:
         """Eights of keys of a warp."""
         return self.keys // (self.core.n * self.wide)
@@ -152,8 +212,11 @@ class CoreTile(AttentionTile):
         return self.columns // (self.core.n * self.wide)
 
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
-        """The same, and powers apart from scores, as their type is another."""
-        return [*AttentionTile.shared(self, once=once), ("powers", self.dtype, self.rows * self.power_pitch)]
+        """Values apart from keys, so that both are under way at a time, and powers from scores, of another type."""
+        found = {name: (name, dtype, size) for name, dtype, size in AttentionTile.shared(self, once=once)}
+        found["tile_of_keys"] = ("tile_of_keys", self.dtype, self.keys * self.query_pitch)
+        values = (self.values, self.dtype, self.keys * self.value_pitch)
+        return [*found.values(), values, (self.powers, self.dtype, self.rows * self.power_pitch)]
 
 
 def padded(size: int) -> int:
@@ -189,7 +252,7 @@ def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
     most = block_shared(target)
     found: list[AttentionTile] = []
     if core is not None and target.capability >= CORES_SINCE:
-        found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= most]
+        found = [t for t in _core_tiles(depth, columns, keys.constant, core) if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
     return min(found, key=lambda t: (_tile_cost(t, *sizes, target), -t.rows * t.keys), default=None)
@@ -204,28 +267,39 @@ def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
                 yield ThreadTile(each * high, n, depth, columns, high, wide)
 
 
-def _core_tiles(depth: int, columns: int, core: Core) -> Iterator[CoreTile]:
+def _core_tiles(depth: int, columns: int, keys: int | None, core: Core) -> Iterator[CoreTile]:
+    """Tiles of some keys, or of all where these are not many, so that nothing is scaled."""
     warps = THREADS // WARP
+    if depth % core.k or columns % core.n:
+        return
     for wide in (1, 2, 4):
-        for keys in KEYS:
-            fits = depth % core.k == 0 and keys % core.k == 0
-            if fits and not any(n % (core.n * wide) for n in (keys, columns)):
-                yield CoreTile(core.m * warps // wide, keys, depth, columns, wide, core)
+        whole = padded_to(keys or 0, core.n * max(wide, 2))
+        for n in (*KEYS, *([whole] if KEYS[0] < whole <= MOST_WHOLE else [])):
+            each = n // (core.n * wide) + columns // (core.n * wide)
+            if n % core.k or n % (core.n * wide) or columns % (core.n * wide):
+                continue
+            if n in KEYS or each * core.sums.registers <= MOST_SUMS:
+                yield CoreTile(core.m * warps // wide, n, depth, columns, wide, core)
+
+
+def padded_to(count: int, multiple: int) -> int:
+    """A count up to the next multiple."""
+    return -(-count // multiple) * multiple
 
 
 def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
-    """Roughly what a tile costs: products in vain, reads of shared memory for each, and blocks that wait in line."""
-    many = rows is None or keys is None or batch is None
+    """Roughly how many cycles a tile takes: blocks of a multiprocessor run side by side as far as they fit.
+
+    Each waits for memory and barriers, and has instructions to issue, which those beside it wait for.
+    """
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
     row_blocks, key_blocks = -(-rows // t.rows), -(-keys // t.keys)
-    blocks = (batch or target.sms) * row_blocks
-    blocks = min(target.threads // THREADS, target.shared_bytes // t.bytes(once=key_blocks == 1))
-    resident = max(1, blocks) * target.sms
-    waves = -(-blocks // resident) if not many else 1
-    each = (t.rows_each, t.keys_each) if isinstance(t, ThreadTile) else (2, 2 * t.keys // 8)
-    reads = 1 + 1 / each[0] + 1 / each[1]
-    work = t.rows * t.keys * (t.depth + t.columns) * reads + t.keys * t.depth * 8
-    return waves * key_blocks * work * max(1, min(blocks, resident) / target.sms)
+    blocks = -(-(batch or target.sms) * row_blocks // target.sms)  # of a multiprocessor
+    fit = max(1, min(RESIDENT, target.shared_bytes // t.bytes(once=key_blocks == 1)))
+    resident = min(blocks, fit)
+    issued, waited = t.instructions(key_blocks), t.waits(key_blocks)
+    together = max(issued * ALONE + waited, issued * resident)
+    return -(-blocks // resident) * together
 
 
 def ragged(extent: Index, tile: int) -> bool:

@@ -11,25 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import guarded, rebuild, substitute_axes
+from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import BOOL, F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Launch, Sync
-from onnxfuse.ir.scalar import FromIndex, Guard, Scalar, apply, const, variable
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, const, variable
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention.parts import KeySplits
 from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
 from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
-from onnxfuse.schedule.gpu.tiles import THREADS, AttentionTile, padded, ragged
+from onnxfuse.schedule.gpu.tiles import RESIDENT, ROWS_EACH, THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
-RESIDENT = 4  # blocks of a multiprocessor that registers suffice for
-ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +175,15 @@ class Block(ABC):
     def of_keys(self) -> tuple[Stmt, ...]:
         """What a block does with a tile of keys."""
         again = () if self.once else (Sync("block"),)
+        values = (self.staged_values(),)
+        apart = self.tile.values != AttentionTile.values  # values come along with keys
         return (
-            self.staged(self.a.key, self.a.depth, self.tile.query_pitch),
+            self.staged_keys(),
+            *(values if apart else ()),
             Sync("block"),
             self.scores(),
             Sync("block"),
-            self.staged(self.a.value, self.a.columns, self.tile.value_pitch),
+            *(() if apart else values),
             self.powers(),
             Sync("block"),
             self.weighted(),
@@ -201,16 +202,25 @@ class Block(ABC):
             self.a.depth,
             self.first_row,
             self.tile.dtype,
+            any_rows=True,
         )
-        return staged("qs", m, self.a.query, self.places)
+        return staged("qs", m, self.a.query, self.places, THREADS)
 
-    def staged(self, x: Scalar, columns: tuple[Axis, ...], pitch: int) -> Stmt:
-        """Keys or values of a tile go to shared memory, zeros behind the last."""
+    def staged_keys(self) -> Stmt:
+        """Keys of a tile go to shared memory, the last one again behind it, whose scores are hidden."""
         m = Matrix(
-            "tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.dtype,
-            beyond=self.parts is not None,
+            "tile_of_keys", self.tile.keys, self.tile.query_pitch, self.a.keys, self.a.depth, self.first_key,
+            self.tile.dtype, any_rows=True, beyond=self.parts is not None,
         )  # fmt: skip
-        return staged("ks" if columns == self.a.depth else "vs", m, x, self.places)
+        return staged("ks", m, self.a.key, self.places, THREADS)
+
+    def staged_values(self) -> Stmt:
+        """Values of a tile go to shared memory, zeros behind the last."""
+        m = Matrix(
+            self.tile.values, self.tile.keys, self.tile.value_pitch, self.a.keys, self.a.columns, self.first_key,
+            self.tile.dtype, beyond=self.parts is not None,
+        )  # fmt: skip
+        return staged("vs", m, self.a.value, self.places, THREADS)
 
     def row_of(self, name: str) -> Index:
         """The row of the block that a thread has in a loop of `per_row`."""
@@ -223,27 +233,42 @@ class Block(ABC):
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def score(self, row: Index, key: Index, dot: Scalar) -> tuple[Stmt, ...]:
-        """A score of a row and a key of the tiles: what is behind the last of either is hidden."""
+        """A score of a row and a key of the tiles: what is behind the last key is hidden.
+
+        Nothing is read under a guard: the last row or key is looked up again instead, so that all reads are under way
+        at a time.
+        """
         r, k = self.first_row + row, self.first_key + key
+        behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
+        hides = self.few_keys
+        if ragged(self.rows, self.tile.rows):
+            r = least(r, self.rows - 1)
+        if hides:
+            k = least(k, self.keys - 1)
         digits = self.digits(r, self.a.rows) | self.digits(k, self.a.keys)
         x = rebuild(self.a.score, lambda n: of("%d") if n == of(DOT) else None, lambda e: substitute(e, digits))
         x = flat(x, self.places)
-        of_rows = (Guard(r, self.rows),) if ragged(self.rows, self.tile.rows) else ()
-        of_keys = (Guard(k, self.keys),) if self.few_keys else ()
-        x = guarded(x, (*of_rows, *of_keys)) if of_rows or of_keys else x
-        behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
-        x = apply("select", behind, x, const(LOWEST)) if of_keys else x
-        return Let("%d", dot), Store("scores", row * self.tile.score_pitch + key, x)
+        made = (Let("%d", dot), Let("%score", x))
+        x = apply("select", behind, variable("%score", x.dtype), Const(LOWEST, x.dtype)) if hides else x
+        return *(made if hides else made[:1]), Store("scores", row * self.tile.score_pitch + key, x)
 
     def powers(self) -> Stmt:
         """Of each row of scores the largest one, their powers below it, and the sum of these."""
         t = self.tile
         teams = THREADS // t.team
         each = min(ROWS_EACH, t.rows // teams)
-        team, turn, i, c = (
-            axis(*n) for n in (("w", teams), ("turn", t.rows // teams // each), ("ip", each), ("c", t.keys))
+        lanes = min(t.team, t.keys)
+        team, turn, i, u, lane = (
+            axis(*n)
+            for n in (
+                ("w", teams),
+                ("turn", t.rows // teams // each),
+                ("ip", each),
+                ("u", t.keys // lanes),
+                ("c", lanes),
+            )
         )
-        row = Index.of(team) + (Index.of(turn) * each + i) * teams
+        row, c = Index.of(team) + (Index.of(turn) * each + i) * teams, Index.of(u) * lanes + lane
         here, there = row * t.score_pitch + c, row * t.power_pitch + c
         first = axis("first", 1)
         highest: Scalar = of("%tile_high")
@@ -260,15 +285,19 @@ class Block(ABC):
             before = (*before, Sync("warp"))
             kept = (Store("highest", row, of("%high")), Store("scale", row, of("%scale")))
             kept = (*kept, Store("total", row, of("%total")))
+
+        def of_lanes(*body: Stmt) -> Stmt:
+            return loop(lane, "lane", loop(u, "unroll", *body))
+
         return loop(
             team, "warp", loop(turn, "serial",
             loop(i, "unroll",
-                 self.of_row("%tile_high", "maxnum", loop(
-                     c, "lane", Accumulate(("%tile_high",), "maxnum", (at("scores", here),)))),
+                 self.of_row("%tile_high", "maxnum", of_lanes(
+                     Accumulate(("%tile_high",), "maxnum", (at("scores", here),)))),
                  Let("%high", highest),
                  Let("%below", apply("select", nothing, const(0.0), of("%high"))),
-                 self.of_row("%sum_of_tile", "sum", loop(
-                     c, "lane", Let("%power", power), Store(t.powers, there, of("%power")),
+                 self.of_row("%sum_of_tile", "sum", of_lanes(
+                     Let("%power", power), Store(t.powers, there, of("%power")),
                      Accumulate(("%sum_of_tile",), "sum", (of("%power"),)))),
                  *before,
                  loop(first, "lane", *kept))),
