@@ -18,6 +18,7 @@ from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
+SHARERS = 4  # lanes of a warp that have elements of a row in a fragment of sums
 ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 KEYS = (64, 32, 16)  # at a time
 MOST_WHOLE = 512  # keys that are one tile
@@ -33,12 +34,11 @@ STAGED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 60, 14, 14, 40, 3, 8  # i
 @dataclass(frozen=True, slots=True)
 class AttentionTile(ABC):
     """`rows` queries against `keys` at a time. Rows of matrices in shared memory are padded, so that neighbours lie in
-    other banks. `team` lanes are at a row of scores.
+    other banks.
     """
 
-    team: ClassVar[int] = TEAM
-    powers: ClassVar[str] = "scores"  # where powers go
-    values: ClassVar[str] = "tile_of_keys"  # and values, once no key is read any more
+    team: ClassVar[int] = TEAM  # lanes of what is a warp
+    values: ClassVar[str] = "tile_of_keys"  # where values go
 
     rows: int
     keys: int
@@ -60,43 +60,13 @@ class AttentionTile(ABC):
         """From one row of values to the next."""
         return -(-self.columns // 4) * 4
 
-    @property
-    def score_pitch(self) -> int:
-        """From one row of scores to the next."""
-        return self.keys + 4
-
-    @property
-    def power_pitch(self) -> int:
-        """From one row of powers to the next."""
-        return self.score_pitch
-
+    @abstractmethod
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
-        """Buffers in shared memory and their elements; keys, and then values, lie in the same place.
-
-        Where all keys are one tile, sums are never scaled.
-        """
-        found = [
-            ("queries", self.dtype, self.rows * self.query_pitch),
-            ("tile_of_keys", self.dtype, self.keys * max(self.query_pitch, self.value_pitch)),
-            ("scores", F32, self.rows * self.score_pitch),
-            ("total", F32, self.rows),
-        ]
-        return found if once else [*found, ("highest", F32, self.rows), ("scale", F32, self.rows)]
+        """Buffers in shared memory and their elements. Where all keys are one tile, sums are never scaled."""
 
     def bytes(self, *, once: bool) -> int:
         """Of shared memory."""
         return sum(padded(n * dtype.bytes) for _, dtype, n in self.shared(once=once))
-
-    @property
-    def per_row(self) -> float:
-        """Instructions of a warp for the scores of the rows that it has."""
-        rows = self.rows * self.team / THREADS
-        return rows * (POWERED * self.keys / self.team + REDUCED)
-
-    @property
-    def row_waits(self) -> float:
-        """Cycles that these wait for other lanes."""
-        return self.rows * self.team / THREADS / ROWS_EACH * 2 * log2(self.team) * SHUFFLE
 
     def staged(self, rows: int) -> float:
         """Instructions of a thread for so many rows that go to shared memory."""
@@ -110,13 +80,12 @@ class AttentionTile(ABC):
     def instructions(self, tiles: int) -> float:
         """Instructions of a warp for so many tiles of keys."""
         issued, _ = self.products
-        return self.staged(self.rows) + tiles * (self.staged(2 * self.keys) + self.per_row + issued)
+        return self.staged(self.rows) + tiles * (self.staged(2 * self.keys) + issued)
 
     def waits(self, tiles: int) -> float:
-        """Cycles that a warp waits for memory, other threads, and what it multiplies."""
+        """Cycles that a warp waits for memory, other threads, and products; queries come with the first keys."""
         _, waited = self.products
-        barriers, reads = (4, 1) if self.values != AttentionTile.values else (5, 2)
-        return READ + tiles * (reads * READ + READ / 2 + barriers * BARRIER + self.row_waits + waited)
+        return tiles * (READ + waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +96,21 @@ class ThreadTile(AttentionTile):
 
     high: int
     wide: int
+
+    @property
+    def score_pitch(self) -> int:
+        """From one row of scores to the next."""
+        return self.keys + 4
+
+    def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
+        """Keys, and then values, lie in the same place, and so do scores and their powers."""
+        found = [
+            ("queries", self.dtype, self.rows * self.query_pitch),
+            ("tile_of_keys", self.dtype, self.keys * max(self.query_pitch, self.value_pitch)),
+            ("scores", F32, self.rows * self.score_pitch),
+            ("total", F32, self.rows),
+        ]
+        return found if once else [*found, ("highest", F32, self.rows), ("scale", F32, self.rows)]
 
     @property
     def rows_each(self) -> int:
@@ -143,8 +127,9 @@ class ThreadTile(AttentionTile):
         """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
         own = self.rows_each, self.keys_each
         reads = 1 + 1 / own[0] + 1 / own[1]
-        made = self.rows * self.keys / THREADS
-        return made * ((self.depth + self.columns) * reads + SCORED), 4.0 * STEP
+        made, rows = self.rows * self.keys / THREADS, self.rows * self.team / THREADS
+        issued = made * ((self.depth + self.columns) * reads + SCORED + POWERED) + rows * REDUCED
+        return issued, READ * 1.5 + 5 * BARRIER + rows / ROWS_EACH * 2 * log2(self.team) * SHUFFLE
 
     @property
     def depth_step(self) -> int:
@@ -167,7 +152,6 @@ class CoreTile(AttentionTile):
     """Warps of 16 rows each, `wide` of them at the same rows, each at its part of the keys or columns."""
 
     team: ClassVar[int] = WARP
-    powers: ClassVar[str] = "powers"
     values: ClassVar[str] = "tile_of_values"
 
     wide: int
@@ -198,8 +182,8 @@ class CoreTile(AttentionTile):
         """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
         depth, keys = self.depth // self.core.k, self.keys // self.core.k
         multiplied = MULTIPLIED * (depth * self.keys_each + keys * self.columns_each)
-        made = self.keys_each * 4 * SCORED + self.columns_each * SCALED
-        return multiplied + made, (depth + keys) * STEP
+        made = self.keys_each * 4 * (SCORED + POWERED) + self.columns_each * SCALED + 2 * SHARERS * self.wide + REDUCED
+        return multiplied + made, READ / 2 + (4 if self.wide > 1 else 2) * BARRIER + (depth + keys) * STEP
 
     @property
     def keys_each(self) -> int:
@@ -211,12 +195,22 @@ class CoreTile(AttentionTile):
         """Eights of columns of a warp."""
         return self.columns // (self.core.n * self.wide)
 
+    @property
+    def sharer_pitch(self) -> int:
+        """From what lanes and warps tell each other about a row to that about the next."""
+        return SHARERS * (self.wide + 1) if self.wide > 1 else SHARERS
+
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
-        """Values apart from keys, so that both are under way at a time, and powers from scores, of another type."""
-        found = {name: (name, dtype, size) for name, dtype, size in AttentionTile.shared(self, once=once)}
-        found["tile_of_keys"] = ("tile_of_keys", self.dtype, self.keys * self.query_pitch)
-        values = (self.values, self.dtype, self.keys * self.value_pitch)
-        return [*found.values(), values, (self.powers, self.dtype, self.rows * self.power_pitch)]
+        """Keys and values, so that both are under way at a time; powers are there where warps share rows."""
+        powers = [("powers", self.dtype, self.rows * self.power_pitch)] if self.wide > 1 else []
+        return [
+            ("queries", self.dtype, self.rows * self.query_pitch),
+            ("tile_of_keys", self.dtype, self.keys * self.query_pitch),
+            (self.values, self.dtype, self.keys * self.value_pitch),
+            *powers,
+            ("all_highs", F32, self.rows * self.sharer_pitch),
+            ("all_totals", F32, self.rows * self.sharer_pitch),
+        ]
 
 
 def padded(size: int) -> int:

@@ -1,8 +1,8 @@
 """Attention by one block: some query rows, with tiles of keys and values in shared memory, one tile after the other.
 
-Scores of a tile go to shared memory; teams of lanes take the largest of each row and the powers below it; the sums of
-values by these stay in registers. With several tiles of keys the sums so far are scaled when a larger score turns up
-(online softmax); they are divided in the end alone. Rows that hide shares count as 0 if values are finite.
+The sums of values by the powers of scores stay in registers. With several tiles of keys the sums so far are scaled when
+a larger score turns up (online softmax); they are divided in the end alone. Rows that hide shares count as 0 if values
+are finite.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import BOOL, F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
-from onnxfuse.ir.launch import ALIGNED, Launch, Sync
+from onnxfuse.ir.kernel import Bind, Buffer, Let, Loop, LoopKind, Phase, Stmt, Store, When
+from onnxfuse.ir.launch import ALIGNED, Launch
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, const, variable
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention.parts import KeySplits
-from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
+from onnxfuse.schedule.gpu.builders import axis, loop, of, times
 from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
-from onnxfuse.schedule.gpu.tiles import RESIDENT, ROWS_EACH, THREADS, AttentionTile, padded, ragged
+from onnxfuse.schedule.gpu.tiles import RESIDENT, THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
@@ -138,22 +138,6 @@ class Block(ABC):
     def registers(self) -> tuple[Buffer, ...]:
         """What a thread holds in registers."""
 
-    @abstractmethod
-    def zeroed(self) -> Stmt:
-        """Nothing is summed up yet."""
-
-    @abstractmethod
-    def scores(self) -> Stmt:
-        """Products of rows and keys, and the scores that they make, which go to shared memory."""
-
-    @abstractmethod
-    def weighted(self) -> Stmt:
-        """Values by the powers, added to the sums, which are scaled first."""
-
-    @abstractmethod
-    def stored(self) -> Stmt:
-        """What is made of the sums, and where that goes."""
-
     def buffers(self) -> tuple[Buffer, ...]:
         """Shared memory, and the registers of a thread."""
         made, place = [], 0
@@ -162,33 +146,15 @@ class Block(ABC):
             place += padded(size * dtype.bytes)
         return (*made, *self.registers)
 
+    @abstractmethod
     def block(self) -> tuple[Stmt, ...]:
         """What a block does for its rows."""
-        start = () if self.once else (self.per_row("z", Store("highest", self.row_of("z"), const(LOWEST)),
-                                                   Store("total", self.row_of("z"), const(0.0))),)  # fmt: skip
-        tiles: tuple[Stmt, ...] = self.of_keys()
-        if not self.once:
-            keys = axis("keys", self.own_tiles)
-            tiles = (Loop(keys, ZERO, self.seen_tiles(), "serial", tiles),)
-        return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), *self.of_part(), Sync("block"))
 
-    def of_keys(self) -> tuple[Stmt, ...]:
-        """What a block does with a tile of keys."""
-        again = () if self.once else (Sync("block"),)
-        values = (self.staged_values(),)
-        apart = self.tile.values != AttentionTile.values  # values come along with keys
-        return (
-            self.staged_keys(),
-            *(values if apart else ()),
-            Sync("block"),
-            self.scores(),
-            Sync("block"),
-            *(() if apart else values),
-            self.powers(),
-            Sync("block"),
-            self.weighted(),
-            *again,
-        )
+    def over_tiles(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """What is done for each tile of keys."""
+        if self.once:
+            return body
+        return (Loop(axis("keys", self.own_tiles), ZERO, self.seen_tiles(), "serial", body),)
 
     # Shared memory ----------------------------------------------------------------------------------------------------
 
@@ -222,18 +188,10 @@ class Block(ABC):
         )  # fmt: skip
         return staged("vs", m, self.a.value, self.places, THREADS)
 
-    def row_of(self, name: str) -> Index:
-        """The row of the block that a thread has in a loop of `per_row`."""
-        return Index.of(axis(f"t{name}", self.tile.rows))
-
-    def per_row(self, name: str, *body: Stmt) -> Stmt:
-        """Something that is done once for each row."""
-        return loop(axis(f"t{name}", self.tile.rows), "thread", *body)
-
     # Rows -------------------------------------------------------------------------------------------------------------
 
-    def score(self, row: Index, key: Index, dot: Scalar) -> tuple[Stmt, ...]:
-        """A score of a row and a key of the tiles: what is behind the last key is hidden.
+    def score(self, row: Index, key: Index, dot: Scalar) -> tuple[tuple[Stmt, ...], Scalar]:
+        """A score of a row and a key of the tiles, and what comes before it: what is behind the last key is hidden.
 
         Nothing is read under a guard: the last row or key is looked up again instead, so that all reads are under way
         at a time.
@@ -250,62 +208,7 @@ class Block(ABC):
         x = flat(x, self.places)
         made = (Let("%d", dot), Let("%score", x))
         x = apply("select", behind, variable("%score", x.dtype), Const(LOWEST, x.dtype)) if hides else x
-        return *(made if hides else made[:1]), Store("scores", row * self.tile.score_pitch + key, x)
-
-    def powers(self) -> Stmt:
-        """Of each row of scores the largest one, their powers below it, and the sum of these."""
-        t = self.tile
-        teams = THREADS // t.team
-        each = min(ROWS_EACH, t.rows // teams)
-        lanes = min(t.team, t.keys)
-        team, turn, i, u, lane = (
-            axis(*n)
-            for n in (
-                ("w", teams),
-                ("turn", t.rows // teams // each),
-                ("ip", each),
-                ("u", t.keys // lanes),
-                ("c", lanes),
-            )
-        )
-        row, c = Index.of(team) + (Index.of(turn) * each + i) * teams, Index.of(u) * lanes + lane
-        here, there = row * t.score_pitch + c, row * t.power_pitch + c
-        first = axis("first", 1)
-        highest: Scalar = of("%tile_high")
-        if not self.once:
-            highest = apply("max_or_second", highest, at("highest", row))
-        nothing = apply("equal", of("%high"), const(LOWEST))
-        power = apply("exp_or_zero", apply("sub", at("scores", here), of("%below")))
-        total: Scalar = of("%sum_of_tile")
-        kept: tuple[Stmt, ...] = (Store("total", row, total),)
-        before: tuple[Stmt, ...] = ()
-        if not self.once:
-            scale = apply("exp_or_zero", apply("sub", at("highest", row), of("%below")))
-            before = (Let("%scale", scale), Let("%total", plus(times(at("total", row), of("%scale")), total)))
-            before = (*before, Sync("warp"))
-            kept = (Store("highest", row, of("%high")), Store("scale", row, of("%scale")))
-            kept = (*kept, Store("total", row, of("%total")))
-
-        def of_lanes(*body: Stmt) -> Stmt:
-            return loop(lane, "lane", loop(u, "unroll", *body))
-
-        return loop(
-            team, "warp", loop(turn, "serial",
-            loop(i, "unroll",
-                 self.of_row("%tile_high", "maxnum", of_lanes(
-                     Accumulate(("%tile_high",), "maxnum", (at("scores", here),)))),
-                 Let("%high", highest),
-                 Let("%below", apply("select", nothing, const(0.0), of("%high"))),
-                 self.of_row("%sum_of_tile", "sum", of_lanes(
-                     Let("%power", power), Store(t.powers, there, of("%power")),
-                     Accumulate(("%sum_of_tile",), "sum", (of("%power"),)))),
-                 *before,
-                 loop(first, "lane", *kept))),
-        )  # fmt: skip
-
-    def of_row(self, name: str, combine: str, body: Stmt) -> Stmt:
-        """What the lanes at a row reduce together."""
-        return ReduceLoop((name,), combine, F32, (body,), scope="warp")
+        return made if hides else made[:1], x
 
     def hidden(self, row: Index, total: Scalar) -> Scalar | None:
         """Whether a row's shares count as 0."""
@@ -329,19 +232,6 @@ class Block(ABC):
             place.buffer, place.offset(tuple(substitute(e, digits) for e in self.a.nest.dims)), flat(made, self.places)
         )
 
-    def of_part(self) -> tuple[Stmt, ...]:
-        """What whoever puts the parts together needs of each row."""
-        if self.parts is None:
-            return ()
-        row = self.first_row + self.row_of("p")
-        at_row = self.parts.row(self.a, row)
-        left: tuple[Stmt, ...] = tuple(
-            Store(name, at_row, at(mine, self.row_of("p")))
-            for name, mine in ((self.parts.highest, "highest"), (self.parts.total, "total"))
-        )
-        few = ragged(self.rows, self.tile.rows)
-        return (self.per_row("p", *((When((Guard(row, self.rows),), left),) if few else left)),)
-
     def value(self, sums: Scalar) -> Scalar:
         """What a sum is in a row of `finished`."""
         if self.parts is not None:
@@ -350,9 +240,9 @@ class Block(ABC):
         hidden = variable("%hidden", BOOL)
         return apply("select", hidden, const(0.0), made) if self.a.hidden is not None else made
 
-    def finished(self, row: Index, *body: Stmt) -> tuple[Stmt, ...]:
-        """What is done for a row of the block once all of it is summed up."""
-        total, r = at("total", row), self.first_row + row
+    def finished(self, row: Index, total: Scalar, *body: Stmt) -> tuple[Stmt, ...]:
+        """What is done for a row of the block once all of it, and the powers of its scores, are summed up."""
+        r = self.first_row + row
         if self.parts is None:
             hidden = self.hidden(r, total)
             body = (Let("%inverse", apply("reciprocal", total)), *body)
