@@ -13,6 +13,7 @@ from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.index import Index, divides
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import ALIGNED
+from onnxfuse.ir.scalar import Load
 from onnxfuse.schedule.analysis.attention import Attention
 from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
@@ -21,14 +22,15 @@ TEAM = 8  # lanes at a row of scores
 SHARERS = 4  # lanes of a warp that have elements of a row in a fragment of sums
 ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 KEYS = (64, 32, 16)  # at a time
+DEEP = 64  # of a head
+MOST_ROWS_EACH = 4  # of a thread
 MOST_WHOLE = 512  # keys that are one tile
 MOST_SUMS = 80  # registers of a thread for scores and sums
-RESIDENT = 4  # blocks of a multiprocessor that registers suffice for
 
 # Roughly, in cycles of a multiprocessor, whose four schedulers each issue one instruction of a warp at a time.
 READ, BARRIER, STEP, SHUFFLE = 700.0, 60.0, 35.0, 30.0  # waits: for memory, others, a product, another lane
 ALONE = 2.0  # cycles of an instruction of a warp that has a scheduler for itself
-STAGED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 60, 14, 14, 40, 3, 8  # instructions
+COPIED, COMPUTED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 8, 33, 14, 14, 40, 3, 8  # instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class AttentionTile(ABC):
         return F32
 
     @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for."""
+        return 4
+
+    @property
     def query_pitch(self) -> int:
         """From one row of queries, or of keys, to the next."""
         return pitch_of(self.depth)
@@ -68,19 +75,19 @@ class AttentionTile(ABC):
         """Of shared memory."""
         return sum(padded(n * dtype.bytes) for _, dtype, n in self.shared(once=once))
 
-    def staged(self, rows: int) -> float:
-        """Instructions of a thread for so many rows that go to shared memory."""
-        return rows * (self.depth + self.columns) / 2 / 8 / THREADS * STAGED
+    def staged(self, rows: int, each: float) -> float:
+        """Instructions of a thread for so many rows that go to shared memory, `each` for an access."""
+        return rows * (self.depth + self.columns) / 2 * self.dtype.bytes / ALIGNED / THREADS * each
 
     @property
     @abstractmethod
     def products(self) -> tuple[float, float]:
         """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
 
-    def instructions(self, tiles: int) -> float:
+    def instructions(self, tiles: int, each: float) -> float:
         """Instructions of a warp for so many tiles of keys."""
         issued, _ = self.products
-        return self.staged(self.rows) + tiles * (self.staged(2 * self.keys) + issued)
+        return self.staged(self.rows, each) + tiles * (self.staged(2 * self.keys, each) + issued)
 
     def waits(self, tiles: int) -> float:
         """Cycles that a warp waits for memory, other threads, and products; queries come with the first keys."""
@@ -111,6 +118,11 @@ class ThreadTile(AttentionTile):
             ("total", F32, self.rows),
         ]
         return found if once else [*found, ("highest", F32, self.rows), ("scale", F32, self.rows)]
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for."""
+        return 4 if self.rows_each < MOST_ROWS_EACH else 3
 
     @property
     def rows_each(self) -> int:
@@ -161,6 +173,11 @@ class CoreTile(AttentionTile):
     def dtype(self) -> DType:
         """The type of what is multiplied."""
         return self.core.left.dtype
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for: compilers load many fragments of deep heads ahead."""
+        return 4 if max(self.depth, self.columns) <= DEEP else 3
 
     @property
     def query_pitch(self) -> int:
@@ -249,13 +266,15 @@ def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
         found = [t for t in _core_tiles(depth, columns, keys.constant, core) if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
-    return min(found, key=lambda t: (_tile_cost(t, *sizes, target), -t.rows * t.keys), default=None)
+    computed = sum(not isinstance(x, Load) for x in (a.key, a.value)) / 2
+    each = COPIED + computed * (COMPUTED - COPIED)
+    return min(found, key=lambda t: (_tile_cost(t, *sizes, each, target), -t.rows * t.keys), default=None)
 
 
 def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
     wide = 8 if columns <= 8 * step_of(columns) else 16
     high = THREADS // wide
-    for each in (4, 2, 1):
+    for each in (MOST_ROWS_EACH, 2, 1):
         for n in KEYS:
             if n % wide == 0 and (each * high) % (THREADS // TEAM) == 0:
                 yield ThreadTile(each * high, n, depth, columns, high, wide)
@@ -281,7 +300,9 @@ def padded_to(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
+def _tile_cost(
+    t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, each: float, target: Gpu
+) -> float:
     """Roughly how many cycles a tile takes: blocks of a multiprocessor run side by side as far as they fit.
 
     Each waits for memory and barriers, and has instructions to issue, which those beside it wait for.
@@ -289,11 +310,9 @@ def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int 
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
     row_blocks, key_blocks = -(-rows // t.rows), -(-keys // t.keys)
     blocks = -(-(batch or target.sms) * row_blocks // target.sms)  # of a multiprocessor
-    fit = max(1, min(RESIDENT, target.shared_bytes // t.bytes(once=key_blocks == 1)))
-    resident = min(blocks, fit)
-    issued, waited = t.instructions(key_blocks), t.waits(key_blocks)
-    together = max(issued * ALONE + waited, issued * resident)
-    return -(-blocks // resident) * together
+    fit = max(1, min(t.resident, target.shared_bytes // t.bytes(once=key_blocks == 1)))
+    issued, waited = t.instructions(key_blocks, each), t.waits(key_blocks)
+    return max(-(-blocks // fit) * (issued * ALONE + waited), blocks * issued)
 
 
 def ragged(extent: Index, tile: int) -> bool:

@@ -24,7 +24,7 @@ from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention.parts import KeySplits
 from onnxfuse.schedule.gpu.builders import axis, loop, of, times
 from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
-from onnxfuse.schedule.gpu.tiles import RESIDENT, THREADS, AttentionTile, padded, ragged
+from onnxfuse.schedule.gpu.tiles import THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
@@ -130,7 +130,7 @@ class Block(ABC):
         buffers = self.buffers()
         grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
         shared = Index.of(t.bytes(once=self.once))
-        launch = Launch(grid, Index.of(THREADS), shared, lanes=t.team, resident=RESIDENT)
+        launch = Launch(grid, Index.of(THREADS), shared, lanes=t.team, resident=t.resident)
         return Phase((), ONE, buffers, (loop(block, "block", *body),), launch=launch)
 
     @property
