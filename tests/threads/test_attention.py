@@ -86,9 +86,10 @@ def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
 def test_nothing_is_spilled(case: Case, target: object) -> None:
     row = next(t for t in DEVICES if t == target)
     made = compiled(device_text(kernel_of(case), "attention"), row.flags)
+    resident = max(p.launch.resident for p in kernel_of(case).phases if p.launch is not None)
     for used in made.functions:
         assert (used.spills, used.stack) == (0, 0)
-        assert used.registers * 128 * 4 <= 1 << 16
+        assert used.registers * 128 * resident <= 1 << 16
 
 
 @pytest.mark.parametrize("case", TYPED, ids=lambda case: case.name)
