@@ -169,6 +169,7 @@ class Block(ABC):
             self.first_row,
             self.tile.dtype,
             any_rows=True,
+            reversed=False,
         )
         return staged("qs", m, self.a.query, self.places, THREADS)
 
@@ -176,7 +177,7 @@ class Block(ABC):
         """Keys of a tile go to shared memory, the last one again behind it, whose scores are hidden."""
         m = Matrix(
             "tile_of_keys", self.tile.keys, self.tile.query_pitch, self.a.keys, self.a.depth, self.first_key,
-            self.tile.dtype, any_rows=True, beyond=self.parts is not None,
+            self.tile.dtype, any_rows=True, reversed=False, beyond=self.parts is not None,
         )  # fmt: skip
         return staged("ks", m, self.a.key, self.places, THREADS)
 
