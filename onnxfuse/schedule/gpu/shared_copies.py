@@ -29,8 +29,8 @@ class Matrix:
 
     Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
     begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
-    what comes of them (`any_rows`, `any_columns`), the last ones again in reverse order; of rows that are not `reversed`
-    the very last one, which is less to compute where nothing is copied in the background.
+    what comes of them (`any_rows`, `any_columns`), the last ones again in reverse order; of rows that are not
+    `reversed` the very last one, which is less to compute where nothing is copied in the background.
     """
 
     buffer: str
