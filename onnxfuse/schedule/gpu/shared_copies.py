@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Load, Scalar, apply, cas
 from onnxfuse.schedule.analysis.memory import Place, flat
 
 WIDTHS = (8, 4, 2, 1)  # elements of an access
-UNDER_WAY = 16  # bytes of an element times accesses of a thread at a time: 8 of 16-bit types, 4 of float32
+UNDER_WAY = 32  # bytes of an element times accesses of a thread at a time: 16 of 16-bit types, 8 of float32
 COPIED = (16, 8, 4)  # bytes of a copy in the background
 ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the number of a row in the buffer
 
