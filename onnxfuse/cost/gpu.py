@@ -16,8 +16,8 @@ from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import axes_of
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import Index, axes_of, floor_div
+from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
 from onnxfuse.ir.scalar import Scalar
@@ -147,11 +147,11 @@ def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbo
     found = 0.0
     for s in body:
         inside = _carried(s.body, private, target, symbols) if isinstance(s, (Loop, When)) else 0.0
-        if isinstance(s, Loop) and s.kind == "serial" and _known(s):
+        if isinstance(s, Loop) and s.kind == "serial":
             stored = {x.buffer for x in s.body if isinstance(x, Store)}
             read = {load.source for x in s.body for v in _values(x) for load in loads(v) if load.index}
             steps = [STEP_US if name in private else STORED_US for name in stored & read]
-            inside = number(s.end - s.begin, symbols) * max([inside, *steps])
+            inside = _turns(s, symbols) * max([inside, *steps])
         found += inside
     return found
 
@@ -179,7 +179,7 @@ def _operations(
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
         if isinstance(s, (Loop, ReduceLoop, When)):
-            turns = number(s.end - s.begin, symbols) if isinstance(s, Loop) and _known(s) else 1
+            turns = _turns(s, symbols) if isinstance(s, Loop) else 1
             inner = _operations(s.body, times * turns, symbols, private)
             plain, multiplied = plain + inner[0], multiplied + inner[1]
     return plain, multiplied
@@ -190,9 +190,11 @@ def _loading(x: Scalar, private: Container[str]) -> float:
     return sum(PER_BYTE * load.dtype.bytes for load in loads(x) if load.index and load.source not in private)
 
 
-def _known(s: Loop) -> bool:
-    """Whether a loop's length depends on no other loop."""
-    return not axes_of(s.end - s.begin)
+def _turns(s: Loop, symbols: Mapping[str, int]) -> int:
+    """How often a loop's body runs; in the middle of other loops where it depends on these, as behind a causal mask."""
+    length = s.end - s.begin
+    middle = {x: floor_div(x.extent, Index.of(2)) for x in axes_of(length)}
+    return max(number(substitute(length, middle), symbols), 0)
 
 
 def _values(s: Stmt) -> tuple:  # type: ignore[type-arg]  # of scalars

@@ -263,7 +263,8 @@ template <class T> __device__ inline T sign_(T x) {
 template <class T> __device__ inline bool isinf_(T x) { return abs_(x) == (T)bits_as_float(0x7f800000u); }
 template <class T> __device__ inline T reciprocal_(T x) { return (T)1 / x; }
 template <class T> __device__ inline T sigmoid_(T x) { return (T)1 / ((T)1 + exp_(-x)); }
-template <class T> __device__ inline T exp_or_zero_(T x) { return x < (T)-87 ? (T)0 : exp_(x); }
+// No branch, so that those of several elements are under way at a time; exp of -inf is 0.
+template <class T> __device__ inline T exp_or_zero_(T x) { return exp_(x < (T)-87 ? (T)bits_as_float(0xff800000u) : x); }
 __device__ inline float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double fma_(double a, double b, double c) { return fma(a, b, c); }
 __device__ inline float rounded_mul_(float a, float b) { return __fmul_rn(a, b); }

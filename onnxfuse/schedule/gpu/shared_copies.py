@@ -5,19 +5,20 @@ What is only copied may come in the background.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, in_guards, loads, substitute_axes
-from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.dtype import F32, I32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, unflatten
-from onnxfuse.ir.kernel import Loop, Stmt, Store
+from onnxfuse.ir.kernel import Let, Loop, Stmt, Store
 from onnxfuse.ir.launch import ALIGNED, CopyAsync
-from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar, cast, number
+from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Load, Scalar, apply, cast, number, variable
 from onnxfuse.schedule.analysis.memory import Place, flat
 
 WIDTHS = (8, 4, 2, 1)  # elements of an access
+UNDER_WAY = 32  # bytes of an element times accesses of a thread at a time: 16 of 16-bit types, 8 of float32
 COPIED = (16, 8, 4)  # bytes of a copy in the background
 ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the number of a row in the buffer
 
@@ -28,7 +29,8 @@ class Matrix:
 
     Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
     begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
-    what comes of them (`any_rows`, `any_columns`), the last ones again in reverse order.
+    what comes of them (`any_rows`, `any_columns`), the last ones again in reverse order; of rows that are not
+    `reversed` the very last one, which is less to compute where nothing is copied in the background.
     """
 
     buffer: str
@@ -43,6 +45,7 @@ class Matrix:
     at: Index = ZERO
     any_rows: bool = False
     any_columns: bool = False
+    reversed: bool = True
     beyond: bool = False  # whether it may begin behind the last row
 
     @property
@@ -77,7 +80,7 @@ class Matrix:
         here = self.first + row
         there = floor_div(self.left, Index.of(width)) + piece
         if self.few_rows and self.any_rows:
-            here = _mirrored(here, self.all_rows, self.rows)
+            here = _mirrored(here, self.all_rows, self.rows) if self.reversed else least(here, self.all_rows - 1)
         if self.few_columns and self.any_columns:
             there = _mirrored(there, Index.of(self.all_columns // width), self.columns // width)
         return here, there * width
@@ -99,15 +102,18 @@ def _mirrored(e: Index, extent: Index, most: int) -> Index:
     return inside if (extent.constant or 0) >= most else greatest(ZERO, inside)
 
 
-def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt:
-    """The loop that stores a part of a matrix whose elements are x."""
+def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], threads: int = 0) -> Stmt:
+    """The loop that stores a part of a matrix whose elements are x.
+
+    Where it is told how many `threads` there are, each has several accesses under way.
+    """
     across = transposed(m.row_axes, m.column_axes, x, places)
     for width in WIDTHS:
         if m.columns % width or m.all_columns % width or m.pitch % width:
             continue
-        made = _loop(name, m, x, places, width, transposed=across)
-        if width == 1 or _aligned(made, m, width, transposed=across):
-            return made
+        loops, inner = _loop(name, m, x, places, width, threads, transposed=across)
+        if width == 1 or _aligned(inner, m, width, transposed=across):
+            return loops(inner)
     raise AssertionError("schedule: a part of a matrix is stored element by element")
 
 
@@ -120,24 +126,61 @@ def transposed(rows: tuple[Axis, ...], columns: tuple[Axis, ...], x: Scalar, pla
     return along > sum(last_column is not None and coefficient(e, last_column) == ONE for e in offsets)
 
 
-def _loop(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], width: int, *, transposed: bool) -> Loop:
+def _turns(e: Axis, threads: int, most: int) -> tuple[Index, Callable[[Stmt], Stmt]]:
+    """The number of an element, and the loops over all of them, some turns of which are spelled out.
+
+    A thread then waits for what it reads in these once.
+    """
+    count = e.extent.constant or 0
+    if not threads or count % threads:
+        return Index.of(e), lambda s: Loop(e, ZERO, e.extent, "thread", (s,))
+    turns = count // threads
+    each = next(n for n in range(most, 0, -1) if turns % n == 0)
+    turn, again = Axis(f"{e.name}_turn", Index.of(turns // each)), Axis(f"{e.name}_again", Index.of(each))
+    thread = Axis(e.name, Index.of(threads))
+
+    def around(s: Stmt) -> Stmt:
+        s = Loop(again, ZERO, again.extent, "unroll", (Loop(thread, ZERO, thread.extent, "thread", (s,)),))
+        return Loop(turn, ZERO, turn.extent, "serial", (s,))
+
+    return (Index.of(turn) * each + again) * threads + thread, around
+
+
+def _loop(
+    name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], width: int, threads: int, *, transposed: bool
+) -> tuple[Callable[[Stmt], Stmt], Stmt]:
+    """Loops around what stores the elements of an access, and that."""
     pieces = m.columns // width
-    e, v = Axis(name, Index.of(m.rows * pieces)), Axis(f"{name}_v", Index.of(width))
+    v = Axis(f"{name}_v", Index.of(width))
+    e, around = _turns(Axis(name, Index.of(m.rows * pieces)), threads, UNDER_WAY // m.dtype.bytes)
     across = Index.of(m.rows if transposed else pieces)
-    high, low = floor_div(Index.of(e), across), modulo(Index.of(e), across)
+    high, low = floor_div(e, across), modulo(e, across)
     row, piece = (low, high) if transposed else (high, low)
     here, there = m.element(row, piece, width)
-    value = flat(substitute_axes(x, m.digits(here, there + v if width > 1 else there) | {ROW: row}), places)
+    zeros = m.few_rows and not m.any_rows
+    again = zeros and not _plain(x)  # then the last row is read again: no element of an access has a guard of its own
+    read = least(here, m.all_rows - 1) if again else here
+    value = flat(substitute_axes(x, m.digits(read, there + v if width > 1 else there) | {ROW: row}), places)
     guards: tuple[Guard, ...] = ()
-    if m.few_rows and not m.any_rows:
+    if zeros and not again:
         guards = (Guard(here, m.all_rows),)
     if m.few_columns and not m.any_columns:  # all elements of an access are inside, or none
         guards = (*guards, Guard(there, Index.of(m.all_columns)))
     value = _where(guards, value) if guards else value
     column = piece * width + v if width > 1 else piece
-    store = Store(m.buffer, m.at + row * m.pitch + column, cast(value, m.dtype))
-    inner: Stmt = Loop(v, ZERO, v.extent, "vector", (store,)) if width > 1 else store
-    return Loop(e, ZERO, e.extent, "thread", (inner,))
+    before: tuple[Stmt, ...] = ()
+    if again:
+        before = (Let(f"%{name}", value),)
+        inside = apply("less", FromIndex(here, I32), FromIndex(m.all_rows, I32))
+        value = apply("select", inside, variable(f"%{name}", value.dtype), number(0, value.dtype))
+    body = (*before, Store(m.buffer, m.at + row * m.pitch + column, cast(value, m.dtype)))
+    inner = Loop(v, ZERO, v.extent, "vector" if width > 1 else "unroll", body)
+    return around, inner
+
+
+def _plain(x: Scalar) -> bool:
+    """Whether a value is only read."""
+    return isinstance(x, Load) or (isinstance(x, Apply) and x.fn == "cast" and _plain(x.args[0]))
 
 
 def _where(guards: tuple[Guard, ...], x: Scalar) -> Scalar:
@@ -149,16 +192,17 @@ def _where(guards: tuple[Guard, ...], x: Scalar) -> Scalar:
     return Apply("select", (in_guards(guards), guarded(x, guards), number(0, x.dtype)), x.dtype)
 
 
-def _aligned(made: Loop, m: Matrix, width: int, *, transposed: bool) -> bool:
+def _aligned(inner: Stmt, m: Matrix, width: int, *, transposed: bool) -> bool:
     """Whether all that is read or stored side by side is aligned, and there is something that is read so.
 
     Transposed elements are stored so: one by one, those of neighbours would lie in the same banks.
     """
-    (inner,) = made.body
     assert isinstance(inner, Loop)
-    (store,) = inner.body
-    assert isinstance(store, Store)
-    found = side_by_side(store.value, inner.axis, width)
+    found: int | None = 0
+    for s in inner.body:
+        assert isinstance(s, (Let, Store))
+        one = side_by_side(s.value, inner.axis, width)
+        found = None if one is None or found is None else found + one
     return width * m.dtype.bytes <= ALIGNED and found is not None and (transposed or found > 0)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import log2
 from typing import ClassVar
 
 from onnxfuse.ir.dtype import F32, DType
@@ -11,22 +13,34 @@ from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.index import Index, divides
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import ALIGNED
+from onnxfuse.ir.scalar import Load
 from onnxfuse.schedule.analysis.attention import Attention
 from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
+SHARERS = 4  # lanes of a warp that have elements of a row in a fragment of sums
+ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 KEYS = (64, 32, 16)  # at a time
+DEEP = 64  # of a head
+MOST_ROWS_EACH = 4  # of a thread
+MOST_WHOLE = 512  # keys that are one tile
+MOST_SUMS = 80  # registers of a thread for scores and sums
+
+# Roughly, in cycles of a multiprocessor, whose four schedulers each issue one instruction of a warp at a time.
+READ, BARRIER, STEP, SHUFFLE = 700.0, 60.0, 35.0, 30.0  # waits: for memory, others, a product, another lane
+ALONE = 2.0  # cycles of an instruction of a warp that has a scheduler for itself
+COPIED, COMPUTED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 8, 33, 14, 14, 40, 3, 8  # instructions
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionTile:
+class AttentionTile(ABC):
     """`rows` queries against `keys` at a time. Rows of matrices in shared memory are padded, so that neighbours lie in
-    other banks. `team` lanes are at a row of scores.
+    other banks.
     """
 
-    team: ClassVar[int] = TEAM
-    powers: ClassVar[str] = "scores"  # where powers go
+    team: ClassVar[int] = TEAM  # lanes of what is a warp
+    values: ClassVar[str] = "tile_of_keys"  # where values go
 
     rows: int
     keys: int
@@ -39,6 +53,11 @@ class AttentionTile:
         return F32
 
     @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for."""
+        return 4
+
+    @property
     def query_pitch(self) -> int:
         """From one row of queries, or of keys, to the next."""
         return pitch_of(self.depth)
@@ -48,32 +67,32 @@ class AttentionTile:
         """From one row of values to the next."""
         return -(-self.columns // 4) * 4
 
-    @property
-    def score_pitch(self) -> int:
-        """From one row of scores to the next."""
-        return self.keys + 4
-
-    @property
-    def power_pitch(self) -> int:
-        """From one row of powers to the next."""
-        return self.score_pitch
-
+    @abstractmethod
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
-        """Buffers in shared memory and their elements; keys, and then values, lie in the same place.
-
-        Where all keys are one tile, sums are never scaled.
-        """
-        found = [
-            ("queries", self.dtype, self.rows * self.query_pitch),
-            ("tile_of_keys", self.dtype, self.keys * max(self.query_pitch, self.value_pitch)),
-            ("scores", F32, self.rows * self.score_pitch),
-            ("total", F32, self.rows),
-        ]
-        return found if once else [*found, ("highest", F32, self.rows), ("scale", F32, self.rows)]
+        """Buffers in shared memory and their elements. Where all keys are one tile, sums are never scaled."""
 
     def bytes(self, *, once: bool) -> int:
         """Of shared memory."""
         return sum(padded(n * dtype.bytes) for _, dtype, n in self.shared(once=once))
+
+    def staged(self, rows: int, each: float) -> float:
+        """Instructions of a thread for so many rows that go to shared memory, `each` for an access."""
+        return rows * (self.depth + self.columns) / 2 * self.dtype.bytes / ALIGNED / THREADS * each
+
+    @property
+    @abstractmethod
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+
+    def instructions(self, tiles: int, each: float) -> float:
+        """Instructions of a warp for so many tiles of keys."""
+        issued, _ = self.products
+        return self.staged(self.rows, each) + tiles * (self.staged(2 * self.keys, each) + issued)
+
+    def waits(self, tiles: int) -> float:
+        """Cycles that a warp waits for memory, other threads, and products; queries come with the first keys."""
+        _, waited = self.products
+        return tiles * (READ + waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,26 @@ class ThreadTile(AttentionTile):
     wide: int
 
     @property
+    def score_pitch(self) -> int:
+        """From one row of scores to the next."""
+        return self.keys + 4
+
+    def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
+        """Keys, and then values, lie in the same place, and so do scores and their powers."""
+        found = [
+            ("queries", self.dtype, self.rows * self.query_pitch),
+            ("tile_of_keys", self.dtype, self.keys * max(self.query_pitch, self.value_pitch)),
+            ("scores", F32, self.rows * self.score_pitch),
+            ("total", F32, self.rows),
+        ]
+        return found if once else [*found, ("highest", F32, self.rows), ("scale", F32, self.rows)]
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for."""
+        return 4 if self.rows_each < MOST_ROWS_EACH else 3
+
+    @property
     def rows_each(self) -> int:
         """Rows of a thread."""
         return self.rows // self.high
@@ -94,6 +133,15 @@ class ThreadTile(AttentionTile):
     def keys_each(self) -> int:
         """Keys of a thread."""
         return self.keys // self.wide
+
+    @property
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+        own = self.rows_each, self.keys_each
+        reads = 1 + 1 / own[0] + 1 / own[1]
+        made, rows = self.rows * self.keys / THREADS, self.rows * self.team / THREADS
+        issued = made * ((self.depth + self.columns) * reads + SCORED + POWERED) + rows * REDUCED
+        return issued, READ * 1.5 + 5 * BARRIER + rows / ROWS_EACH * 2 * log2(self.team) * SHUFFLE
 
     @property
     def depth_step(self) -> int:
@@ -113,10 +161,10 @@ class ThreadTile(AttentionTile):
 
 @dataclass(frozen=True, slots=True)
 class CoreTile(AttentionTile):
-    """Warps of 16 rows each, `wide` of them at the same rows, each at every wide-th eight keys or columns."""
+    """Warps of 16 rows each, `wide` of them at the same rows, each at its part of the keys or columns."""
 
     team: ClassVar[int] = WARP
-    powers: ClassVar[str] = "powers"
+    values: ClassVar[str] = "tile_of_values"
 
     wide: int
     core: Core
@@ -125,6 +173,11 @@ class CoreTile(AttentionTile):
     def dtype(self) -> DType:
         """The type of what is multiplied."""
         return self.core.left.dtype
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor that registers suffice for: compilers load many fragments of deep heads ahead."""
+        return 4 if max(self.depth, self.columns) <= DEEP else 3
 
     @property
     def query_pitch(self) -> int:
@@ -142,6 +195,14 @@ class CoreTile(AttentionTile):
         return self.keys + 8
 
     @property
+    def products(self) -> tuple[float, float]:
+        """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
+        depth, keys = self.depth // self.core.k, self.keys // self.core.k
+        multiplied = MULTIPLIED * (depth * self.keys_each + keys * self.columns_each)
+        made = self.keys_each * 4 * (SCORED + POWERED) + self.columns_each * SCALED + 2 * SHARERS * self.wide + REDUCED
+        return multiplied + made, READ / 2 + (4 if self.wide > 1 else 2) * BARRIER + (depth + keys) * STEP
+
+    @property
     def keys_each(self) -> int:
         """Eights of keys of a warp."""
         return self.keys // (self.core.n * self.wide)
@@ -151,9 +212,22 @@ class CoreTile(AttentionTile):
         """Eights of columns of a warp."""
         return self.columns // (self.core.n * self.wide)
 
+    @property
+    def sharer_pitch(self) -> int:
+        """From what lanes and warps tell each other about a row to that about the next."""
+        return SHARERS * (self.wide + 1) if self.wide > 1 else SHARERS
+
     def shared(self, *, once: bool) -> list[tuple[str, DType, int]]:
-        """The same, and powers apart from scores, as their type is another."""
-        return [*AttentionTile.shared(self, once=once), ("powers", self.dtype, self.rows * self.power_pitch)]
+        """Keys and values, so that both are under way at a time; powers are there where warps share rows."""
+        powers = [("powers", self.dtype, self.rows * self.power_pitch)] if self.wide > 1 else []
+        return [
+            ("queries", self.dtype, self.rows * self.query_pitch),
+            ("tile_of_keys", self.dtype, self.keys * self.query_pitch),
+            (self.values, self.dtype, self.keys * self.value_pitch),
+            *powers,
+            ("all_highs", F32, self.rows * self.sharer_pitch),
+            ("all_totals", F32, self.rows * self.sharer_pitch),
+        ]
 
 
 def padded(size: int) -> int:
@@ -189,43 +263,56 @@ def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
     most = block_shared(target)
     found: list[AttentionTile] = []
     if core is not None and target.capability >= CORES_SINCE:
-        found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= most]
+        found = [t for t in _core_tiles(depth, columns, keys.constant, core) if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
-    return min(found, key=lambda t: (_tile_cost(t, *sizes, target), -t.rows * t.keys), default=None)
+    computed = sum(not isinstance(x, Load) for x in (a.key, a.value)) / 2
+    each = COPIED + computed * (COMPUTED - COPIED)
+    return min(found, key=lambda t: (_tile_cost(t, *sizes, each, target), -t.rows * t.keys), default=None)
 
 
 def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
     wide = 8 if columns <= 8 * step_of(columns) else 16
     high = THREADS // wide
-    for each in (4, 2, 1):
+    for each in (MOST_ROWS_EACH, 2, 1):
         for n in KEYS:
             if n % wide == 0 and (each * high) % (THREADS // TEAM) == 0:
                 yield ThreadTile(each * high, n, depth, columns, high, wide)
 
 
-def _core_tiles(depth: int, columns: int, core: Core) -> Iterator[CoreTile]:
+def _core_tiles(depth: int, columns: int, keys: int | None, core: Core) -> Iterator[CoreTile]:
+    """Tiles of some keys, or of all where these are not many, so that nothing is scaled."""
     warps = THREADS // WARP
+    if depth % core.k or columns % core.n:
+        return
     for wide in (1, 2, 4):
-        for keys in KEYS:
-            fits = depth % core.k == 0 and keys % core.k == 0
-            if fits and not any(n % (core.n * wide) for n in (keys, columns)):
-                yield CoreTile(core.m * warps // wide, keys, depth, columns, wide, core)
+        whole = padded_to(keys or 0, core.n * max(wide, 2))
+        for n in (*KEYS, *([whole] if KEYS[0] < whole <= MOST_WHOLE else [])):
+            each = n // (core.n * wide) + columns // (core.n * wide)
+            if n % core.k or n % (core.n * wide) or columns % (core.n * wide):
+                continue
+            if n in KEYS or each * core.sums.registers <= MOST_SUMS:
+                yield CoreTile(core.m * warps // wide, n, depth, columns, wide, core)
 
 
-def _tile_cost(t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, target: Gpu) -> float:
-    """Roughly what a tile costs: products in vain, reads of shared memory for each, and blocks that wait in line."""
-    many = rows is None or keys is None or batch is None
+def padded_to(count: int, multiple: int) -> int:
+    """A count up to the next multiple."""
+    return -(-count // multiple) * multiple
+
+
+def _tile_cost(
+    t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, each: float, target: Gpu
+) -> float:
+    """Roughly how many cycles a tile takes: blocks of a multiprocessor run side by side as far as they fit.
+
+    Each waits for memory and barriers, and has instructions to issue, which those beside it wait for.
+    """
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
     row_blocks, key_blocks = -(-rows // t.rows), -(-keys // t.keys)
-    blocks = (batch or target.sms) * row_blocks
-    blocks = min(target.threads // THREADS, target.shared_bytes // t.bytes(once=key_blocks == 1))
-    resident = max(1, blocks) * target.sms
-    waves = -(-blocks // resident) if not many else 1
-    each = (t.rows_each, t.keys_each) if isinstance(t, ThreadTile) else (2, 2 * t.keys // 8)
-    reads = 1 + 1 / each[0] + 1 / each[1]
-    work = t.rows * t.keys * (t.depth + t.columns) * reads + t.keys * t.depth * 8
-    return waves * key_blocks * work * max(1, min(blocks, resident) / target.sms)
+    blocks = -(-(batch or target.sms) * row_blocks // target.sms)  # of a multiprocessor
+    fit = max(1, min(t.resident, target.shared_bytes // t.bytes(once=key_blocks == 1)))
+    issued, waited = t.instructions(key_blocks, each), t.waits(key_blocks)
+    return max(-(-blocks // fit) * (issued * ALONE + waited), blocks * issued)
 
 
 def ragged(extent: Index, tile: int) -> bool:

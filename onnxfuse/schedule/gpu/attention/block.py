@@ -1,8 +1,8 @@
 """Attention by one block: some query rows, with tiles of keys and values in shared memory, one tile after the other.
 
-Scores of a tile go to shared memory; teams of lanes take the largest of each row and the powers below it; the sums of
-values by these stay in registers. With several tiles of keys the sums so far are scaled when a larger score turns up
-(online softmax); they are divided in the end alone. Rows that hide shares count as 0 if values are finite.
+The sums of values by the powers of scores stay in registers. With several tiles of keys the sums so far are scaled when
+a larger score turns up (online softmax); they are divided in the end alone. Rows that hide shares count as 0 if values
+are finite.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import guarded, rebuild, substitute_axes
+from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import BOOL, F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
-from onnxfuse.ir.launch import ALIGNED, Launch, Sync
-from onnxfuse.ir.scalar import FromIndex, Guard, Scalar, apply, const, variable
+from onnxfuse.ir.kernel import Bind, Buffer, Let, Loop, LoopKind, Phase, Stmt, Store, When
+from onnxfuse.ir.launch import ALIGNED, Launch
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, const, variable
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.causal_masks import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention.parts import KeySplits
-from onnxfuse.schedule.gpu.builders import at, axis, loop, of, plus, times
+from onnxfuse.schedule.gpu.builders import axis, loop, of, times
 from onnxfuse.schedule.gpu.shared_copies import Matrix, staged
 from onnxfuse.schedule.gpu.tiles import THREADS, AttentionTile, padded, ragged
 from onnxfuse.target import Gpu
 
 LOWEST = float("-inf")
-RESIDENT = 4  # blocks of a multiprocessor that registers suffice for
-ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +130,13 @@ class Block(ABC):
         buffers = self.buffers()
         grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
         shared = Index.of(t.bytes(once=self.once))
-        launch = Launch(grid, Index.of(THREADS), shared, lanes=t.team, resident=RESIDENT)
+        launch = Launch(grid, Index.of(THREADS), shared, lanes=t.team, resident=t.resident)
         return Phase((), ONE, buffers, (loop(block, "block", *body),), launch=launch)
 
     @property
     @abstractmethod
     def registers(self) -> tuple[Buffer, ...]:
         """What a thread holds in registers."""
-
-    @abstractmethod
-    def zeroed(self) -> Stmt:
-        """Nothing is summed up yet."""
-
-    @abstractmethod
-    def scores(self) -> Stmt:
-        """Products of rows and keys, and the scores that they make, which go to shared memory."""
-
-    @abstractmethod
-    def weighted(self) -> Stmt:
-        """Values by the powers, added to the sums, which are scaled first."""
-
-    @abstractmethod
-    def stored(self) -> Stmt:
-        """What is made of the sums, and where that goes."""
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Shared memory, and the registers of a thread."""
@@ -164,30 +146,15 @@ class Block(ABC):
             place += padded(size * dtype.bytes)
         return (*made, *self.registers)
 
+    @abstractmethod
     def block(self) -> tuple[Stmt, ...]:
         """What a block does for its rows."""
-        start = () if self.once else (self.per_row("z", Store("highest", self.row_of("z"), const(LOWEST)),
-                                                   Store("total", self.row_of("z"), const(0.0))),)  # fmt: skip
-        tiles: tuple[Stmt, ...] = self.of_keys()
-        if not self.once:
-            keys = axis("keys", self.own_tiles)
-            tiles = (Loop(keys, ZERO, self.seen_tiles(), "serial", tiles),)
-        return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), *self.of_part(), Sync("block"))
 
-    def of_keys(self) -> tuple[Stmt, ...]:
-        """What a block does with a tile of keys."""
-        again = () if self.once else (Sync("block"),)
-        return (
-            self.staged(self.a.key, self.a.depth, self.tile.query_pitch),
-            Sync("block"),
-            self.scores(),
-            Sync("block"),
-            self.staged(self.a.value, self.a.columns, self.tile.value_pitch),
-            self.powers(),
-            Sync("block"),
-            self.weighted(),
-            *again,
-        )
+    def over_tiles(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """What is done for each tile of keys."""
+        if self.once:
+            return body
+        return (Loop(axis("keys", self.own_tiles), ZERO, self.seen_tiles(), "serial", body),)
 
     # Shared memory ----------------------------------------------------------------------------------------------------
 
@@ -201,82 +168,48 @@ class Block(ABC):
             self.a.depth,
             self.first_row,
             self.tile.dtype,
+            any_rows=True,
+            reversed=False,
         )
-        return staged("qs", m, self.a.query, self.places)
+        return staged("qs", m, self.a.query, self.places, THREADS)
 
-    def staged(self, x: Scalar, columns: tuple[Axis, ...], pitch: int) -> Stmt:
-        """Keys or values of a tile go to shared memory, zeros behind the last."""
+    def staged_keys(self) -> Stmt:
+        """Keys of a tile go to shared memory, the last one again behind it, whose scores are hidden."""
         m = Matrix(
-            "tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.dtype,
-            beyond=self.parts is not None,
+            "tile_of_keys", self.tile.keys, self.tile.query_pitch, self.a.keys, self.a.depth, self.first_key,
+            self.tile.dtype, any_rows=True, reversed=False, beyond=self.parts is not None,
         )  # fmt: skip
-        return staged("ks" if columns == self.a.depth else "vs", m, x, self.places)
+        return staged("ks", m, self.a.key, self.places, THREADS)
 
-    def row_of(self, name: str) -> Index:
-        """The row of the block that a thread has in a loop of `per_row`."""
-        return Index.of(axis(f"t{name}", self.tile.rows))
-
-    def per_row(self, name: str, *body: Stmt) -> Stmt:
-        """Something that is done once for each row."""
-        return loop(axis(f"t{name}", self.tile.rows), "thread", *body)
+    def staged_values(self) -> Stmt:
+        """Values of a tile go to shared memory, zeros behind the last."""
+        m = Matrix(
+            self.tile.values, self.tile.keys, self.tile.value_pitch, self.a.keys, self.a.columns, self.first_key,
+            self.tile.dtype, beyond=self.parts is not None,
+        )  # fmt: skip
+        return staged("vs", m, self.a.value, self.places, THREADS)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
-    def score(self, row: Index, key: Index, dot: Scalar) -> tuple[Stmt, ...]:
-        """A score of a row and a key of the tiles: what is behind the last of either is hidden."""
+    def score(self, row: Index, key: Index, dot: Scalar) -> tuple[tuple[Stmt, ...], Scalar]:
+        """A score of a row and a key of the tiles, and what comes before it: what is behind the last key is hidden.
+
+        Nothing is read under a guard: the last row or key is looked up again instead, so that all reads are under way
+        at a time.
+        """
         r, k = self.first_row + row, self.first_key + key
+        behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
+        hides = self.few_keys
+        if ragged(self.rows, self.tile.rows):
+            r = least(r, self.rows - 1)
+        if hides:
+            k = least(k, self.keys - 1)
         digits = self.digits(r, self.a.rows) | self.digits(k, self.a.keys)
         x = rebuild(self.a.score, lambda n: of("%d") if n == of(DOT) else None, lambda e: substitute(e, digits))
         x = flat(x, self.places)
-        of_rows = (Guard(r, self.rows),) if ragged(self.rows, self.tile.rows) else ()
-        of_keys = (Guard(k, self.keys),) if self.few_keys else ()
-        x = guarded(x, (*of_rows, *of_keys)) if of_rows or of_keys else x
-        behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
-        x = apply("select", behind, x, const(LOWEST)) if of_keys else x
-        return Let("%d", dot), Store("scores", row * self.tile.score_pitch + key, x)
-
-    def powers(self) -> Stmt:
-        """Of each row of scores the largest one, their powers below it, and the sum of these."""
-        t = self.tile
-        teams = THREADS // t.team
-        each = min(ROWS_EACH, t.rows // teams)
-        team, turn, i, c = (
-            axis(*n) for n in (("w", teams), ("turn", t.rows // teams // each), ("ip", each), ("c", t.keys))
-        )
-        row = Index.of(team) + (Index.of(turn) * each + i) * teams
-        here, there = row * t.score_pitch + c, row * t.power_pitch + c
-        first = axis("first", 1)
-        highest: Scalar = of("%tile_high")
-        if not self.once:
-            highest = apply("max_or_second", highest, at("highest", row))
-        nothing = apply("equal", of("%high"), const(LOWEST))
-        power = apply("exp_or_zero", apply("sub", at("scores", here), of("%below")))
-        total: Scalar = of("%sum_of_tile")
-        kept: tuple[Stmt, ...] = (Store("total", row, total),)
-        before: tuple[Stmt, ...] = ()
-        if not self.once:
-            scale = apply("exp_or_zero", apply("sub", at("highest", row), of("%below")))
-            before = (Let("%scale", scale), Let("%total", plus(times(at("total", row), of("%scale")), total)))
-            before = (*before, Sync("warp"))
-            kept = (Store("highest", row, of("%high")), Store("scale", row, of("%scale")))
-            kept = (*kept, Store("total", row, of("%total")))
-        return loop(
-            team, "warp", loop(turn, "serial",
-            loop(i, "unroll",
-                 self.of_row("%tile_high", "maxnum", loop(
-                     c, "lane", Accumulate(("%tile_high",), "maxnum", (at("scores", here),)))),
-                 Let("%high", highest),
-                 Let("%below", apply("select", nothing, const(0.0), of("%high"))),
-                 self.of_row("%sum_of_tile", "sum", loop(
-                     c, "lane", Let("%power", power), Store(t.powers, there, of("%power")),
-                     Accumulate(("%sum_of_tile",), "sum", (of("%power"),)))),
-                 *before,
-                 loop(first, "lane", *kept))),
-        )  # fmt: skip
-
-    def of_row(self, name: str, combine: str, body: Stmt) -> Stmt:
-        """What the lanes at a row reduce together."""
-        return ReduceLoop((name,), combine, F32, (body,), scope="warp")
+        made = (Let("%d", dot), Let("%score", x))
+        x = apply("select", behind, variable("%score", x.dtype), Const(LOWEST, x.dtype)) if hides else x
+        return made if hides else made[:1], x
 
     def hidden(self, row: Index, total: Scalar) -> Scalar | None:
         """Whether a row's shares count as 0."""
@@ -300,19 +233,6 @@ class Block(ABC):
             place.buffer, place.offset(tuple(substitute(e, digits) for e in self.a.nest.dims)), flat(made, self.places)
         )
 
-    def of_part(self) -> tuple[Stmt, ...]:
-        """What whoever puts the parts together needs of each row."""
-        if self.parts is None:
-            return ()
-        row = self.first_row + self.row_of("p")
-        at_row = self.parts.row(self.a, row)
-        left: tuple[Stmt, ...] = tuple(
-            Store(name, at_row, at(mine, self.row_of("p")))
-            for name, mine in ((self.parts.highest, "highest"), (self.parts.total, "total"))
-        )
-        few = ragged(self.rows, self.tile.rows)
-        return (self.per_row("p", *((When((Guard(row, self.rows),), left),) if few else left)),)
-
     def value(self, sums: Scalar) -> Scalar:
         """What a sum is in a row of `finished`."""
         if self.parts is not None:
@@ -321,9 +241,9 @@ class Block(ABC):
         hidden = variable("%hidden", BOOL)
         return apply("select", hidden, const(0.0), made) if self.a.hidden is not None else made
 
-    def finished(self, row: Index, *body: Stmt) -> tuple[Stmt, ...]:
-        """What is done for a row of the block once all of it is summed up."""
-        total, r = at("total", row), self.first_row + row
+    def finished(self, row: Index, total: Scalar, *body: Stmt) -> tuple[Stmt, ...]:
+        """What is done for a row of the block once all of it, and the powers of its scores, are summed up."""
+        r = self.first_row + row
         if self.parts is None:
             hidden = self.hidden(r, total)
             body = (Let("%inverse", apply("reciprocal", total)), *body)

@@ -20,6 +20,8 @@ from onnxfuse.schedule.gpu.tiles import sizes_of, tile_of
 from onnxfuse.target import Gpu
 
 MOST_PARTS = 16
+SIDE_BY_SIDE = 4  # blocks of a multiprocessor
+TILE_US = 1.0  # of a tile of keys of a block: two reads in a row, and the barriers between what is made of them
 FEWEST_TILES = 2  # of keys, in a part
 USUAL_KEYS = 1024  # where their number is not known
 LOWEST = const(float("-inf"))
@@ -98,7 +100,7 @@ def number_of(axes: tuple[Axis, ...]) -> Index:
 def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
     """The parts of an attention whose blocks would leave multiprocessors idle; None where they would cost more.
 
-    A tile of keys takes two reads in a row, a half of the time of one from memory; parts take one more kernel.
+    Tiles of keys mostly wait, so that a multiprocessor has several blocks; parts take one more kernel.
     """
     tile = tile_of(a, target)
     batch, rows, keys, _, _ = sizes_of(a)
@@ -107,9 +109,9 @@ def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
     blocks = batch.constant * -(-rows.constant // tile.rows)
     tiles = -(-(keys.constant or USUAL_KEYS) // tile.keys)
     count = 1
-    while 2 * count <= min(MOST_PARTS, target.sms // max(blocks, 1), tiles // FEWEST_TILES):
+    while 2 * count <= min(MOST_PARTS, SIDE_BY_SIDE * target.sms // max(blocks, 1), tiles // FEWEST_TILES):
         count *= 2
-    saved = (tiles - -(-tiles // count)) * target.latency_us / 2
+    saved = (tiles - -(-tiles // count)) * TILE_US
     return KeySplits(a.nest.name, count) if saved > target.boundary_us + target.latency_us else None
 
 
