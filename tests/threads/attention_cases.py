@@ -58,6 +58,7 @@ def separate(dtype: DType, heads: int, rows: int, keys: int, depth: int, columns
 
 
 PARTED = (
+    Case("two_tiles_float16", separate(F16, 2, 20, 600, 32)),
     *(Case(f"decoding_{t}", separate(t, 3, 1, 1100, 32)) for t in (F32, F16)),
     Case("decoding_few_rows_float16", separate(F16, 2, 5, 1030, 16, 24)),
 )
@@ -67,7 +68,6 @@ TYPED = (
     *(Case(f"few_rows_{t}", separate(t, 3, 1, 200, 64)) for t in (F32, F16)),
     Case("uneven_float16", separate(F16, 2, 20, 33, 24, 40)),
     Case("biased_float16", biased(F16)),
-    Case("two_tiles_float16", separate(F16, 2, 20, 600, 32)),
     Case("wide_float16", separate(F16, 1, 17, 40, 128)),
     Case("largest_float32", separate(F32, 2, 40, 70, 256)),
     *PARTED,
