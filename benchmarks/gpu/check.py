@@ -41,7 +41,7 @@ from benchmarks.gpu.cases.kept import Kept, cases, unpacked
 from benchmarks.gpu.cases.sanitize import sanitize
 from benchmarks.gpu.cases.workers import Setup, StartError, outcomes
 from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
-from benchmarks.gpu.full import compiled, error, fixed, full, prepared, ratio
+from benchmarks.gpu.networks.full import compiled, error, fixed, full, prepared, ratio
 from benchmarks.gpu.wish import CheckRequest, Facts
 from models.networks import network
 from onnxfuse.build import nvrtc

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.boundaries import table
-from benchmarks.gpu.full import halved
+from benchmarks.gpu.networks.full import halved
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.target import GPUS
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks.gpu import boundaries, predicted
-from benchmarks.gpu.full import fixed
+from benchmarks.gpu.networks.full import fixed
 
 HERE = Path(__file__).parent
 LINES, PAGE = HERE / "tables.json", HERE / "README.md"

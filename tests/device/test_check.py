@@ -16,7 +16,8 @@ from typing import Any
 import onnx
 import pytest
 
-from benchmarks.gpu import bandwidth, check, full
+from benchmarks.gpu import bandwidth, check
+from benchmarks.gpu.networks import full, prepare
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.gpu import symbol_of
@@ -39,8 +40,8 @@ EVERY = 200  # one of so many kernels, and one network
 # The check with few turns: what the stand-in for a device takes tells nothing.
 BRIEF = """
 import sys
-from benchmarks.gpu import bandwidth, check, full
-bandwidth.TURNS = bandwidth.RUNS = full.ROUNDS = full.RUNS = 2
+from benchmarks.gpu import bandwidth, check
+bandwidth.TURNS = bandwidth.RUNS = 2
 sys.exit(check.main(sys.argv[1:]))
 """
 
@@ -120,19 +121,19 @@ def test_kernels_are_timed_by_events(driver: Path, tmp_path: Path) -> None:
 
 
 def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    onnx.save(layer(), models / "layer.onnx")
-    half = full.halved(models / "layer.onnx", tmp_path)
-    options = {"cuda_graph": True, "overwrite": True}
-    both = (models / "layer.onnx", half)
-    texts = [driver_mock.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1] for path in both]
-    arguments = ("full", "--models", str(models))
+    packs, reference = tmp_path / "packs", tmp_path / "layer.onnx"
+    packs.mkdir()
+    onnx.save(prepare.compressible(layer()), reference)
+    options, texts = {"cuda_graph": True, "overwrite": True}, []
+    for precision, path in (("f32", reference), ("f16", full.halved(reference, tmp_path))):
+        texts.append(driver_mock.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1])
+        prepare.pack(reference, precision, packs / f"layer.{precision}.b1.tar.xz", ("sm_90",))
+    arguments = ("full", "--models", str(packs))
     found = checked(driver, tmp_path / "result.json", library_of("".join(texts), "full"), *arguments)["full"]
     assert found["ok"] and found["out_of_time"] == 0
     assert {*found["networks"]} == {"layer f16 b1", "layer f32 b1"}
     for entry in found["networks"].values():
-        assert entry["kernels"] > 0 and {*entry["ratio"]} == {"stream", "graph"}
+        assert entry["nodes"] > 0 and {*entry["ratio"]} == {"stream", "graph"}
         assert entry["after"]["stream_error"] < 0.01 and entry["after"]["stream_ms"] > 0
     again = checked(driver, tmp_path / "result.json", tmp_path / "none", *arguments)["full"]
     assert again["networks"] == found["networks"], "what was found is not run again"

@@ -34,7 +34,12 @@ from tests.threads.scheduled import scheduled
 NONE, RIGHT, WRONG, LOST = "none", "right", "wrong", "lost"  # LOST: wrong, and its process is of no use any more
 STARTING = 90.0  # seconds in which a process has to be ready
 STARTS = 3  # of a process that is never ready, then its place stays empty
-PRELOADED = ["benchmarks.gpu.cases.workers", "benchmarks.gpu.full", "models.networks", "tests.threads.driver_mock"]
+PRELOADED = [
+    "benchmarks.gpu.cases.workers",
+    "benchmarks.gpu.networks.full",
+    "models.networks",
+    "tests.threads.driver_mock",
+]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """Networks of full size: ours against the original in ONNX Runtime's CUDA provider, and torch.compile on the same ones.
 
-Each entry is of a network, a precision and a batch, such as `swin-t f16 b8`. A part goes on from what it found before,
-so that it may be run again until nothing is left. Files come from a folder (NAME.onnx, in float32), or from `models/`,
-whose full-size networks need torch, transformers and onnxscript.
+Each entry is of a network, a precision and a batch, such as `swin-t f16 b8`, from a pack that `prepare` has made
+anywhere. A network has a process of its own (`times`); the next ones unpack and run the reference on the CPU while one
+has the GPU. A part goes on from what it found before, so that it may be run again until nothing is left.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +22,17 @@ import numpy as np
 import onnx
 
 from benchmarks.gpu.wish import CheckRequest, Facts
-from models.networks import NETWORKS
-from onnxfuse.measure.profile_child import typical_inputs
-from onnxfuse.pipeline.run import optimize
 from onnxfuse.runtime import engine
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.provider import Provider, gpu_provider
+from onnxfuse.runtime.provider import Provider
 
 # Those first whose neighbourhoods the runtime does not fuse.
 NAMES = (
     "swin-t", "convnext-t", "segformer-b0", "mobilebert", "bert-base", "vit-b-16", "gpt2", "resnet-50", "mobilenet-v2",
 )  # fmt: skip
-PRECISIONS = ("f16", "f32")
 BATCHES = (1, 8)
-LIMITS = {"f16": 3e-2, "f32": 3e-3}  # relative L2 to float32 on the CPU; more where the original is further itself
-FURTHER = 3.0
+AT_ONCE = 4  # processes, one of which has the GPU
+LONGEST_S = 60.0  # of a process behind the end of what there is time for
 ROUNDS, RUNS, LEAST_S = 15, 10, 0.02
 
 
@@ -41,82 +40,67 @@ def full(wish: CheckRequest) -> Facts:
     """Errors and milliseconds of each network before and after, with CUDA graphs and without."""
     if wish.emulated:
         return {"skipped": "there is no device: nothing is timed", "ok": True}
+    packs = ordered(wish.models) if wish.models is not None else []
+    if not packs:
+        return {
+            "skipped": "no packs: python -m benchmarks.gpu.networks.prepare makes them, MODELS names them",
+            "ok": True,
+        }
     found: dict[str, Facts] = dict(wish.known.get("networks", {}))
-    left = 0
-    for batch, precision, name in _jobs(wish):
-        key = f"{name} {precision} b{batch}"
-        if key in found or wish.late:
-            left += key not in found
-            continue
-        try:
-            with tempfile.TemporaryDirectory() as place:
-                found[key] = _entry(wish, Path(place), name, precision, batch)
-        except ModuleNotFoundError as missing:
-            found[key] = {"skipped": f"{missing.name} is not installed", "ok": True}
-        except Exception as problem:
-            found[key] = {"problem": str(problem)[:300], "ok": False}
-    ratios = [e["ratio"]["graph"] for e in found.values() if e.get("ratio", {}).get("graph")]
-    mean = statistics.geometric_mean(ratios) if ratios else None
-    return {"networks": found, "out_of_time": left, "mean_ratio": mean, "ok": all(e["ok"] for e in found.values())}
+    todo = [path for path in packs[:: wish.every] if title(path) not in found]
+    live: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        while live or (todo and not wish.late):
+            while todo and len(live) < AT_ONCE and not wish.late:
+                path = todo.pop(0)
+                result = place / f"{title(path)}.json"
+                command = [sys.executable, "-m", "benchmarks.gpu.networks.times", path, result, place / "lock"]
+                live[title(path)] = subprocess.Popen(command, stderr=result.with_suffix(".log").open("wb")), result
+            for key, (process, result) in [*live.items()]:
+                if process.poll() is None and time.monotonic() > wish.until + LONGEST_S:
+                    process.kill()
+                    process.wait()
+                if process.poll() is not None:
+                    found[key] = _said(process.returncode, result)
+                    del live[key]
+            time.sleep(0.02)
+    return {"networks": found, "out_of_time": len(todo)} | summary(found)
 
 
-def _jobs(wish: CheckRequest) -> Iterator[tuple[int, str, str]]:
-    """Batch, precision and name of what there is; the second batch of those that have a size for it."""
-    names = NAMES if wish.models is None else sorted(p.stem for p in wish.models.glob("*.onnx"))
-    for batch in BATCHES:
-        for precision in PRECISIONS:
-            for name in names[:: wish.every]:
-                if batch == 1 or (wish.models is None and any(r.name == f"{name}.dynamic" for r in NETWORKS)):
-                    yield batch, precision, name
+def summary(found: Mapping[str, Facts]) -> Facts:
+    """Geometric means of the ratios with graphs, by precision and batch, the least of them, and whether all is well."""
+    groups: dict[str, list[float]] = {}
+    for key, entry in found.items():
+        if ratio_of := entry.get("ratio", {}).get("graph"):
+            groups.setdefault(key.split(" ", 1)[1], []).append(ratio_of)
+    means = {f"mean {key}": statistics.geometric_mean(ratios) for key, ratios in groups.items()}
+    least_ratio = min((r for ratios in groups.values() for r in ratios), default=None)
+    return means | {"least": least_ratio, "ok": all(entry["ok"] for entry in found.values())}
 
 
-def _entry(wish: CheckRequest, place: Path, name: str, precision: str, batch: int) -> Facts:
-    """What there is to be said of one network."""
-    path = _file(wish, place, name, batch)
-    plain = engine.open_session(str(path), engine.options())
-    feeds: Mapping[str, Array] = typical_inputs(plain, str(path), inputs=None, seed=0, dims={})
-    wanted = engine.run(plain, feeds)
-    del plain
-    if precision == "f16":
-        path = halved(path, place)
-        feeds = {key: x.astype(np.float16) if x.dtype == np.float32 else x for key, x in feeds.items()}
-    begin, out = time.monotonic(), place / "made.onnx"
-    given = {"target": "cuda", "arch": ("native",), "cuda_graph": True, "overwrite": True}
-    made = optimize(path, out, **given, verify=False, gain=False)  # errors are measured here
-    build_s = time.monotonic() - begin
-    assert made.output.library is not None, "no kernel was made"
-    sides = {"before": (path, None), "after": (out, Path(made.output.library))}
-    entry: Facts = {
-        "build_s": build_s,
-        "kernels": sum(g.phases for g in made.groups),
-        "before": {},
-        "after": {},
-        "ratio": {},
-    }
-    for graph in (False, True):
-        way, provider = "graph" if graph else "stream", gpu_provider("check", graph=graph)
-        try:
-            calls = {side: prepared(*files, feeds, provider) for side, files in sides.items()}
-            for side, (call, outputs) in calls.items():
-                entry[side][f"{way}_error"] = error(outputs(), wanted)
-                call()
-            entry["ratio"][way], times = ratio(calls["before"][0], calls["after"][0])
-            for side, ms in zip(calls, times, strict=True):
-                entry[side][f"{way}_ms"] = ms
-        except Exception as problem:  # such as an original with a node that no graph holds
-            entry[f"{way}_problem"] = str(problem)[:300]
-    errors = [(entry["before"][k], e) for k, e in entry["after"].items() if k.endswith("_error")]
-    right = all(after <= max(LIMITS[precision], FURTHER * before) for before, after in errors)
-    return entry | {"ok": right and bool(errors)}
+def ordered(folder: Path) -> list[Path]:
+    """The packs of a folder: by batch, then precision, then as in NAMES."""
+
+    def place(path: Path) -> tuple[str, str, int]:
+        name, precision, batch = path.name.removesuffix(".tar.xz").rsplit(".", 2)
+        return batch, precision, NAMES.index(name) if name in NAMES else len(NAMES)
+
+    return sorted(folder.glob("*.tar.xz"), key=place)
 
 
-def _file(wish: CheckRequest, place: Path, name: str, batch: int) -> Path:
-    """The file of a network in float32, all sizes fixed."""
-    if wish.models is not None:
-        return wish.models / f"{name}.onnx"
-    row = next(r for r in NETWORKS if r.name == (name if batch == 1 else f"{name}.dynamic"))
-    onnx.save(fixed(row.build(), {"batch": batch, "sequence": 128}), place / f"{name}.onnx")
-    return place / f"{name}.onnx"
+def title(path: Path) -> str:
+    """What the entry of a pack is called."""
+    return " ".join(path.name.removesuffix(".tar.xz").rsplit(".", 2))
+
+
+def _said(returned: int, result: Path) -> Facts:
+    """What a process has found, or how it ended."""
+    if result.exists():
+        said: Facts = json.loads(result.read_text())
+        return said
+    log = result.with_suffix(".log").read_text(errors="replace").strip()
+    return {"problem": f"ended with {returned}: {log[-300:]}", "ok": False}
 
 
 def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
