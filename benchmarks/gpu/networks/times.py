@@ -99,7 +99,7 @@ def _torch() -> Any:
 
 
 def _kernels(torch: Any, call: Callable[[], Any], place: Path) -> Facts:
-    """What the last of three replays ran on the device: each kernel, and the time from the first begin to the last end."""
+    """What the last of three replays ran on the device: each kernel, and the time from first begin to last end."""
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(3):
