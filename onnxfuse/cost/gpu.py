@@ -32,6 +32,7 @@ PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from sh
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
 STORED_US = 0.7  # and in memory
+TURN_US = 0.03  # of a turn of a reduction that a thread does alone, which reads memory: loads of a few are under way
 TOGETHER = 0.5  # latencies that threads of a block, or lanes of a warp, wait for each other
 PRODUCT_WAITS = 4.5  # latencies of a product of the runtime: the least of its kernels take 2.5 us (benchmarks/gpu)
 EPILOGUE_US = 0.2  # of an epilogue of cuBLASLt, and operations per element: as measured on an H100 (benchmarks/gpu)
@@ -127,6 +128,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
+    waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)
@@ -154,6 +156,20 @@ def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbo
             inside = _turns(s, symbols) * max([inside, *steps])
         found += inside
     return found
+
+
+def _alone(body: tuple[Stmt, ...], read: Container[str], symbols: Mapping[str, int], *, inside: bool = False) -> float:
+    """Turns of reductions that a thread does alone, and that read memory."""
+    found = 0.0
+    for s in body:
+        if isinstance(s, ReduceLoop):
+            found += _alone(s.body, read, symbols, inside=inside or s.scope == "serial")
+        elif isinstance(s, (Loop, When)):
+            counted = isinstance(s, Loop) and s.kind in ("serial", "unroll") and _known(s)
+            turns = number(s.end - s.begin, symbols) if isinstance(s, Loop) and counted else 1
+            found += turns * _alone(s.body, read, symbols, inside=inside)
+    mine = (load.source for s in body for v in _values(s) for load in loads(v) if load.index)
+    return found + (inside and any(source in read for source in mine))
 
 
 def moving(moved: float, target: Gpu) -> float:
