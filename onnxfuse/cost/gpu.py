@@ -16,7 +16,7 @@ from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import Index, axes_of, floor_div
+from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
@@ -190,15 +190,28 @@ def _operations(
 ) -> tuple[float, float]:
     """Operations of statements that run so many times: of numbers, loads among them, and of products of fragments."""
     plain = multiplied = 0.0
+    pieces = sum(isinstance(s, When) for s in body) > 1
     for s in body:
         plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
         if isinstance(s, (Loop, ReduceLoop, When)):
-            turns = _turns(s, symbols) if isinstance(s, Loop) else 1
+            turns: float = _turns(s, symbols) if isinstance(s, Loop) else 1
+            turns = _share(s) if isinstance(s, When) and pieces else turns
             inner = _operations(s.body, times * turns, symbols, private)
             plain, multiplied = plain + inner[0], multiplied + inner[1]
     return plain, multiplied
+
+
+def _share(s: When) -> float:
+    """How often the guards of one of several branches hold, where all values of an index are as frequent."""
+    found = 1.0
+    for g in s.guards:
+        low, high, extent = lower(g.index), upper(g.index), g.extent.constant
+        if low is not None and high is not None and extent is not None:
+            count = (high - low).constant
+            found *= min(1.0, extent / (count + 1)) if count is not None else 1.0
+    return found
 
 
 def _loading(x: Scalar, private: Container[str]) -> float:

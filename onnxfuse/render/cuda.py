@@ -224,9 +224,10 @@ class CudaPrinter(c_family.StatementPrinter):
 
     def once(self, s: Loop, name: str, first: str, stride: str) -> None:
         """A distributed loop of at most one iteration each: an `if` instead of a `for`."""
-        self.put(f"if (const int {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
+        kind = self.integer if s.kind == "block" else "int"
+        self.put(f"if (const {kind} {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
         if s.end.constant == int(stride):
-            self.put(f"  const int {name} = {first};")
+            self.put(f"  const {kind} {name} = {first};")
         self.body(s.body)
         self.put("}")
 

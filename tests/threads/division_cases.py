@@ -24,6 +24,19 @@ def enlarged(dtype: DType, *sides: int) -> Graph:
     return b.graph(b.node("Concat", *made, axis=1))
 
 
+def enlarged_rows(dtype: DType, channels: int, *sides: int) -> Graph:
+    """The same of images whose channels lie side by side, as products leave them, and without what else is there."""
+    b = Build(18)
+    made = []
+    for side in sides:
+        x = b.input(f"x{side}", 1, side * side, channels, dtype=dtype)
+        x = b.node("Add", x, b.constant(np.linspace(-1, 1, channels, dtype=dtype.numpy)))
+        x = b.node("Reshape", b.node("Transpose", x, perm=(0, 2, 1)), b.ints(1, channels, side, side))
+        scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
+        made.append(x if side == sides[0] else b.node("Resize", x, "", scales, mode="linear"))
+    return b.graph(b.node("Concat", *made[::-1], axis=1))
+
+
 def reduced(op: str, shape: Sequence[int], axes: Sequence[int], dtype: DType = F32) -> Graph:
     """What one reduction makes of a tensor, and the tensor less that."""
     b = Build(20)
@@ -119,6 +132,7 @@ CASES: Sequence[Case] = (
     Case("place_in_columns", placed("ArgMax", (1, 160, 40), 1), feeds=ties),
     Case("enlarged_float16", enlarged(F16, 16, 8, 4)),
     Case("enlarged_float32", enlarged(F32, 16, 8, 4, 2)),
+    *(Case(f"enlarged_rows_{t}", enlarged_rows(t, 40, 16, 8, 4)) for t in (F32, F16)),
     *(Case(f"mean_of_normalized_{t}", pooled(49, 768, t)) for t in (F32, F16)),
     Case("normalized_mean", pooled(130, 264, F32, before=True)),
 )
