@@ -128,7 +128,8 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
-    waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
+    if not any(isinstance(s, (CopyAsync, Mma)) for s in statements(phase.body)):
+        waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)
@@ -159,14 +160,16 @@ def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbo
 
 
 def _alone(body: tuple[Stmt, ...], read: Container[str], symbols: Mapping[str, int], *, inside: bool = False) -> float:
-    """Turns of reductions that a thread does alone, and that read memory."""
+    """Turns of reductions that a thread does alone, and that read memory.
+
+    Those of products with fragments are in what these are measured to take.
+    """
     found = 0.0
     for s in body:
         if isinstance(s, ReduceLoop):
             found += _alone(s.body, read, symbols, inside=inside or s.scope == "serial")
         elif isinstance(s, (Loop, When)):
-            counted = isinstance(s, Loop) and s.kind in ("serial", "unroll") and _known(s)
-            turns = number(s.end - s.begin, symbols) if isinstance(s, Loop) and counted else 1
+            turns = _turns(s, symbols) if isinstance(s, Loop) and s.kind in ("serial", "unroll") else 1
             found += turns * _alone(s.body, read, symbols, inside=inside)
     mine = (load.source for s in body for v in _values(s) for load in loads(v) if load.index)
     return found + (inside and any(source in read for source in mine))
