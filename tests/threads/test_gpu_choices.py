@@ -72,7 +72,7 @@ def test_a_mean_over_rows_is_no_loop_of_one_block(rows: int, before: bool) -> No
     grids = [p.launch.grid.constant or 0 for p in kernel.phases if p.launch is not None]
     assert len(grids) == 2 and max(grids) > 40
     cost = cost_of(kernel, TARGET)
-    assert cost is not None and cost.seconds < 2 * (TARGET.boundary_us + 2 * TARGET.latency_us) * 1e-6
+    assert cost is not None and cost.seconds < 2 * (TARGET.boundary_us + 4 * TARGET.latency_us) * 1e-6
 
 
 def windows() -> Graph:
