@@ -16,7 +16,7 @@ from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import Index, axes_of, floor_div
+from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
@@ -32,6 +32,7 @@ PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from sh
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
 STORED_US = 0.7  # and in memory
+TURN_US = 0.03  # of a turn of a reduction that a thread does alone, which reads memory: loads of a few are under way
 TOGETHER = 0.5  # latencies that threads of a block, or lanes of a warp, wait for each other
 PRODUCT_WAITS = 4.5  # latencies of a product of the runtime: the least of its kernels take 2.5 us (benchmarks/gpu)
 EPILOGUE_US = 0.2  # of an epilogue of cuBLASLt, and operations per element: as measured on an H100 (benchmarks/gpu)
@@ -127,6 +128,8 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
+    if not any(isinstance(s, (CopyAsync, Mma)) for s in statements(phase.body)):
+        waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)
@@ -156,6 +159,22 @@ def _carried(body: tuple[Stmt, ...], private: Container[str], target: Gpu, symbo
     return found
 
 
+def _alone(body: tuple[Stmt, ...], read: Container[str], symbols: Mapping[str, int], *, inside: bool = False) -> float:
+    """Turns of reductions that a thread does alone, and that read memory.
+
+    Those of products with fragments are in what these are measured to take.
+    """
+    found = 0.0
+    for s in body:
+        if isinstance(s, ReduceLoop):
+            found += _alone(s.body, read, symbols, inside=inside or s.scope == "serial")
+        elif isinstance(s, (Loop, When)):
+            turns = _turns(s, symbols) if isinstance(s, Loop) and s.kind in ("serial", "unroll") else 1
+            found += turns * _alone(s.body, read, symbols, inside=inside)
+    mine = (load.source for s in body for v in _values(s) for load in loads(v) if load.index)
+    return found + (inside and any(source in read for source in mine))
+
+
 def moving(moved: float, target: Gpu) -> float:
     """Seconds in which bytes come from the second cache, or from memory where they are too many."""
     rate = target.l2_gbps if moved <= target.l2_bytes * HELD else target.bandwidth
@@ -174,15 +193,28 @@ def _operations(
 ) -> tuple[float, float]:
     """Operations of statements that run so many times: of numbers, loads among them, and of products of fragments."""
     plain = multiplied = 0.0
+    pieces = sum(isinstance(s, When) for s in body) > 1
     for s in body:
         plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
         if isinstance(s, (Loop, ReduceLoop, When)):
-            turns = _turns(s, symbols) if isinstance(s, Loop) else 1
+            turns: float = _turns(s, symbols) if isinstance(s, Loop) else 1
+            turns = _share(s) if isinstance(s, When) and pieces else turns
             inner = _operations(s.body, times * turns, symbols, private)
             plain, multiplied = plain + inner[0], multiplied + inner[1]
     return plain, multiplied
+
+
+def _share(s: When) -> float:
+    """How often the guards of one of several branches hold, where all values of an index are as frequent."""
+    found = 1.0
+    for g in s.guards:
+        low, high, extent = lower(g.index), upper(g.index), g.extent.constant
+        if low is not None and high is not None and extent is not None:
+            count = (high - low).constant
+            found *= min(1.0, extent / (count + 1)) if count is not None else 1.0
+    return found
 
 
 def _loading(x: Scalar, private: Container[str]) -> float:

@@ -28,10 +28,12 @@ from onnxfuse.ir.kernel import (
     Stmt,
     Store,
     Threaded,
+    When,
+    statements,
     tables,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
@@ -122,6 +124,13 @@ class Expressions(Scalars):
             return f"bits_as_double({bits.view(np.uint64)}ull)"
         return f"bits_as_float({bits.view(np.uint32)}u)"
 
+    def unary(self, x: Apply, value: str) -> str:
+        """A function of one argument; the inverse of a root is one instruction."""
+        root = x.args[0]
+        if x.fn == "reciprocal" and isinstance(root, Apply) and root.fn == "sqrt":
+            return f"rsqrt_({self.text(root.args[0])})"
+        return Scalars.unary(self, x, value)
+
     def address(self, x: Load) -> str:
         """The address of an element."""
         return f"{identifier(x.source)} + {index(x.index[0], 1)}"
@@ -176,8 +185,11 @@ class CudaPrinter(c_family.StatementPrinter):
             self.vector(s)
         elif s.kind in divided:
             first, stride = divided[s.kind]
-            if s.kind != "block" and self.single(s, stride):
-                self.once(s, name, first, stride)
+            times = str(self.launch.grid.constant or 0) if s.kind == "block" else stride
+            if self.single(s, times):
+                self.once(s, name, first, times)
+                if s.kind != "block" and self.only_loads(s):
+                    self.put("loads_before();")
                 return
             head = (
                 f"for ({self.integer} {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
@@ -197,15 +209,25 @@ class CudaPrinter(c_family.StatementPrinter):
         self.put(f"  load_matrices<{how}>({to}, {row}); }}")
 
     def single(self, s: Loop, stride: str) -> bool:
-        """Whether each thread, warp or lane that a loop is distributed over runs at most one iteration."""
+        """Whether each block, thread, warp or lane that a loop is distributed over runs at most one iteration.
+
+        What comes before a loop of blocks would wait for what all iterations load, before these load their own.
+        """
         last = s.end.constant
         return s.begin.constant == 0 and last is not None and last <= int(stride)
 
+    def only_loads(self, s: Loop) -> bool:
+        """Whether a loop does nothing but load elements into registers."""
+        private = {b.name for b in self.phase.locals if b.space == "register"}
+        inside = [x for x in statements(s.body) if not isinstance(x, (Loop, When))]
+        return all(isinstance(x, Store) and x.buffer in private and isinstance(x.value, Load) for x in inside)
+
     def once(self, s: Loop, name: str, first: str, stride: str) -> None:
         """A distributed loop of at most one iteration each: an `if` instead of a `for`."""
-        self.put(f"if (const int {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
+        kind = self.integer if s.kind == "block" else "int"
+        self.put(f"if (const {kind} {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
         if s.end.constant == int(stride):
-            self.put(f"  const int {name} = {first};")
+            self.put(f"  const {kind} {name} = {first};")
         self.body(s.body)
         self.put("}")
 

@@ -24,6 +24,19 @@ def enlarged(dtype: DType, *sides: int) -> Graph:
     return b.graph(b.node("Concat", *made, axis=1))
 
 
+def enlarged_rows(dtype: DType, channels: int, *sides: int) -> Graph:
+    """The same of images whose channels lie side by side, as products leave them, and without what else is there."""
+    b = Build(18)
+    made = []
+    for side in sides:
+        x = b.input(f"x{side}", 1, side * side, channels, dtype=dtype)
+        x = b.node("Add", x, b.constant(np.linspace(-1, 1, channels, dtype=dtype.numpy)))
+        x = b.node("Reshape", b.node("Transpose", x, perm=(0, 2, 1)), b.ints(1, channels, side, side))
+        scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
+        made.append(x if side == sides[0] else b.node("Resize", x, "", scales, mode="linear"))
+    return b.graph(b.node("Concat", *made[::-1], axis=1))
+
+
 def reduced(op: str, shape: Sequence[int], axes: Sequence[int], dtype: DType = F32) -> Graph:
     """What one reduction makes of a tensor, and the tensor less that."""
     b = Build(20)
@@ -92,6 +105,16 @@ def _scale_and_bias(b: Build, channels: int, dtype: DType) -> list[str]:
     return [b.constant(np.linspace(low, 1, channels).astype(dtype.numpy)) for low in (0.5, -1)]
 
 
+def pooled(rows: int, width: int, dtype: DType, *, before: bool = False) -> Graph:
+    """The mean over all rows of what is normalized along each, or what is normalized of that mean."""
+    b = Build(20)
+    x = b.node("Add", *(b.input(n, 1, rows, width, dtype=dtype) for n in "xr"))
+    gamma, beta = (b.constant(np.linspace(low, 1, width, dtype=dtype.numpy)) for low in (0.5, -1))
+    x = b.node("ReduceMean", x, b.ints(1), keepdims=0) if before else x
+    y = b.node("LayerNormalization", x, gamma, beta, axis=-1)
+    return b.graph(y if before else b.node("ReduceMean", y, b.ints(1), keepdims=0))
+
+
 CASES: Sequence[Case] = (
     *(Case(f"shifted_{t}", shifted(14, 40, t)) for t in (F32, F16)),
     Case("shifted_unevenly", shifted(21, 24, shift=16)),
@@ -109,4 +132,7 @@ CASES: Sequence[Case] = (
     Case("place_in_columns", placed("ArgMax", (1, 160, 40), 1), feeds=ties),
     Case("enlarged_float16", enlarged(F16, 16, 8, 4)),
     Case("enlarged_float32", enlarged(F32, 16, 8, 4, 2)),
+    *(Case(f"enlarged_rows_{t}", enlarged_rows(t, 40, 16, 8, 4)) for t in (F32, F16)),
+    *(Case(f"mean_of_normalized_{t}", pooled(49, 768, t)) for t in (F32, F16)),
+    Case("normalized_mean", pooled(130, 264, F32, before=True)),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfuse.cost.gpu import cost_of
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
@@ -26,7 +27,7 @@ from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.test_planted_faults import in_phases
 from tests.rules.build import Build
 from tests.threads import division_cases
-from tests.threads.division_cases import shifted, tokens_and_image
+from tests.threads.division_cases import pooled, shifted, tokens_and_image
 from tests.threads.scheduled import TARGET, scheduled
 from tests.threads.test_attention import without
 
@@ -62,6 +63,16 @@ def test_a_residual_and_a_norm_are_one_phase() -> None:
     kernel = kernel_of("chain_norm", norm_chain(128, 768))
     assert len(kernel.phases) == 1
     assert {name: count for name, count in loaded(kernel).items() if name in ("in0", "in1")} == {"in0": 1, "in1": 1}
+
+
+@pytest.mark.parametrize(("rows", "before"), [(130, True), (49, False)])
+def test_a_mean_over_rows_is_no_loop_of_one_block(rows: int, before: bool) -> None:
+    """The rows, and the mean over them, have phases of their own."""
+    kernel = kernel_of(f"pooled_{before}", pooled(rows, 768, F32, before=before))
+    grids = [p.launch.grid.constant or 0 for p in kernel.phases if p.launch is not None]
+    assert len(grids) == 2 and max(grids) > 40
+    cost = cost_of(kernel, TARGET)
+    assert cost is not None and cost.seconds < 2 * (TARGET.boundary_us + 4 * TARGET.latency_us) * 1e-6
 
 
 def windows() -> Graph:

@@ -80,6 +80,6 @@ def test_pixels_are_normalized_where_they_are_multiplied(readers: int, ops: list
 
 @pytest.mark.parametrize("case", [c for c in TILED if "norm_first" in c.name], ids=lambda case: case.name)
 def test_rows_are_multiplied_by_the_reciprocal_of_their_root(case: Case) -> None:
-    """One division for a row, and none for its elements; two more are those of its sums."""
+    """One inverse of a root for a row, and no division for its elements; two more are those of its sums."""
     text = device_text(kernel_of(case), "product")
-    assert text.count("reciprocal_(") == 1 and text.count("div_(") <= 2
+    assert text.count("rsqrt_(") == 1 and "reciprocal_(" not in text and text.count("div_(") <= 2

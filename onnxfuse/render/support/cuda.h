@@ -50,6 +50,13 @@ __device__ inline f16 to_half(float x) {
   return made;
 }
 
+// Loads before it stay there: without a branch that the assembler cannot decide (it is never taken), it moves them behind
+// reductions, next to where they are used, and a thread waits for memory once more.
+__device__ inline void loads_before() {
+  unsigned none;
+  asm volatile("{ .reg .pred p; L: mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }" : "=r"(none)::"memory");
+}
+
 template <int BYTES>
 __device__ inline void copy_bytes(void* to, const void* from) {
   const unsigned there = (unsigned)__cvta_generic_to_shared(to);
@@ -234,6 +241,7 @@ OF_FLOATS(floor, floorf, floor)
 OF_FLOATS(ceil, ceilf, ceil)
 OF_FLOATS(round, rintf, rint)
 OF_FLOATS(sqrt, sqrtf, sqrt)
+OF_FLOATS(rsqrt, rsqrtf, rsqrt)
 OF_FLOATS(exp, expf, exp)
 OF_FLOATS(log, logf, log)
 OF_FLOATS(erf, erff, erf)

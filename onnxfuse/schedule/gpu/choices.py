@@ -25,6 +25,9 @@ WIDE = 4
 SHORT = 4  # elements of a row that a thread goes through alone, however they lie
 POWERS = (4, 8, 16, 32, 64, 128, 256, 512, MOST_THREADS)  # numbers of threads at a row
 FEW = 2  # accesses of each of them to a row, twice as many where they are not wide
+MOST_ONCE = 512  # threads at a row that have one access each
+AT_ONCE = 256  # threads of a multiprocessor up to which rows are few; four times as many if a row has several warps,
+# which share it evenly then, as their number need be no power of two
 MANY = 16  # accesses to rows that are too long for that, and still are kept in registers
 LONG_BLOCK = 512  # threads at a long row that is not kept
 
@@ -52,7 +55,7 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
     widths = [w for w in whole if all(divides(Index.of(w), n) is not None for n in totals if n != ONE)]
     if not unknown:
         for width in widths:
-            for threads in _teams(longest, width):
+            for threads in _teams(longest, width, rows, target):
                 yield _division(threads, width)
     for width in widths:
         yield ThreadMapping("block", LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK, 1, width, kept=False)
@@ -64,13 +67,18 @@ def _division(threads: int, width: int) -> ThreadMapping:
     return ThreadMapping("block", threads, 1, width)
 
 
-def _teams(longest: int, width: int) -> Iterator[int]:
+def _teams(longest: int, width: int, rows: int | None, target: Gpu) -> Iterator[int]:
     """Numbers of threads at a row: the smallest power of two that leaves each few accesses, and larger ones.
 
-    As measured (benchmarks/gpu): two accesses of 16 bytes each are within 6 % of the best for all rows up to 32,768.
+    As measured (benchmarks/gpu): two accesses of 16 bytes each are within 6 % of the best for all rows up to 32,768,
+    where there are many. Few rows wait for one thing after another, so that each thread has one.
     """
     pieces = -(-longest // width)
     few = FEW if width >= WIDE else 2 * FEW
+    once = next((n for n in POWERS if n >= pieces), WARP) if pieces <= WARP else -(-pieces // WARP) * WARP
+    most = (AT_ONCE if once <= WARP else 4 * AT_ONCE) * target.sms
+    if width >= WIDE and rows is not None and once <= MOST_ONCE and rows * once <= most:
+        yield once
     for threads in POWERS:
         each = -(-pieces // threads)
         if each <= few or (threads == MOST_THREADS and each <= MANY):

@@ -1,15 +1,22 @@
-"""An elementwise phase: each thread has elements of its own, adjacent where one wide access loads and stores them."""
+"""An elementwise phase: each thread has elements of its own, adjacent where one wide access loads and stores them.
+
+Where most of what is read lies along another axis, neighbouring threads are at neighbours of that one. What differs
+along an axis, as the operands of a Concat do, is computed in branches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from onnxfuse.ir.compose import substitute_axes
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides
-from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Phase, Store
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.compose import loads, substitute_axes
+from onnxfuse.ir.fragments import WARP
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, divides
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Phase, Stmt, Store, When
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.gpu.pieces import pieces_of
 from onnxfuse.schedule.gpu.thread_mapping import BLOCK, ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
@@ -17,13 +24,20 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, fused_axes, indices_to_fuse, order_of
 from onnxfuse.target import Gpu
 
+WIDE = 4  # elements that are stored at once, from which on neighbouring threads may be at other neighbours
+SEVERAL = 2  # loads, more of which are worth that
+
 
 def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: Gpu) -> Phase | None:
     """Jobs that run over the same axes, `width` elements of the last one at a time; None where that is no multiple."""
     last = t.jobs[-1]
     order = tuple(order_of(t.shared, _offset(last, places)))
+    pieces = pieces_of(last.nest.value, order[:-1]) if len(t.jobs) == 1 else ()
     goals = [Goal(j.nest.name, _offset(j, places) if j.nest.name in places else ZERO, _flat(j, places)) for j in t.jobs]
-    axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
+    if pieces:
+        goals = [replace(goals[0], value=resolved(p.value, lambda _: None, places)) for p in pieces]
+    apart = [Index.of(p.axis) for p in pieces]
+    axes, values = fused_axes(order, [*apart, *(e for g in goals for e in indices_to_fuse(g))])
     v = Axis("v", Index.of(width))
     extents = tuple(a.extent for a in axes)
     if width > 1:
@@ -32,25 +46,49 @@ def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: 
             return None
         extents = (*extents[:-1], last_pieces)
     row, launch = over_rows(ThreadMapping("thread", 1, BLOCK, width), product(extents), target)
-    digits = dict(zip(axes, unflatten(Index.of(row), extents), strict=True))
+    along = _read_along(goals, axes, values) if width >= WIDE else None
+    turned = sorted(zip(axes, extents, strict=True), key=lambda pair: pair[0] == along)
+    over = unflatten(Index.of(row), tuple(extent for _, extent in turned))
+    digits = {axis: e for (axis, _), e in zip(turned, over, strict=True)}
     if width > 1:
         digits[axes[-1]] = digits[axes[-1]] * width + v
     digits |= {a: substitute(e, digits) for a, e in values.items()}
-    writer = ThreadWriter([], at=[[]])
-    made: dict[str, Scalar] = {}
 
-    def fill() -> None:
-        for job in t.jobs:
-            value = substitute_axes(job.nest.value, digits)
-            made[job.nest.name] = writer.value(resolved(value, lambda load: _own(load, made), places))
-            if job.nest.name in places:
-                dims = tuple(substitute(e, digits) for e in job.nest.dims)
-                place = places[job.nest.name]
-                writer.store(Store(place.buffer, writer.index(place.offset(dims)), made[job.nest.name]))
+    def written(each: Sequence[tuple[Job, Scalar]]) -> tuple[Stmt, ...]:
+        writer = ThreadWriter([], at=[[]])
+        made: dict[str, Scalar] = {}
 
-    writer.loop([Level(v, "vector")] if width > 1 else [], (), fill)
-    body = around(ThreadMapping("thread", 1, BLOCK, width), row, tuple(writer.at[0]))
+        def fill() -> None:
+            for job, value in each:
+                mine = substitute_axes(value, digits)
+                made[job.nest.name] = writer.value(resolved(mine, lambda load: _own(load, made), places))
+                if job.nest.name in places:
+                    dims = tuple(substitute(e, digits) for e in job.nest.dims)
+                    place = places[job.nest.name]
+                    writer.store(Store(place.buffer, writer.index(place.offset(dims)), made[job.nest.name]))
+
+        writer.loop([Level(v, "vector")] if width > 1 else [], (), fill)
+        return tuple(writer.at[0])
+
+    inside: tuple[Stmt, ...] = tuple(
+        When((Guard(substitute(p.guard.index, digits), p.guard.extent),), written([(last, p.value)])) for p in pieces
+    )
+    inside = inside or written([(job, job.nest.value) for job in t.jobs])
+    body = around(ThreadMapping("thread", 1, BLOCK, width), row, inside)
     return Phase((), ONE, (), body, launch=launch)
+
+
+def _read_along(goals: Sequence[Goal], axes: Sequence[Axis], values: Mapping[Axis, Index]) -> Axis | None:
+    """The axis that most of what is read lies along, if that is not the one that is stored along.
+
+    Neighbouring threads are at neighbours of it: what they read is coalesced, what they store is wide at least.
+    """
+    offsets = [substitute(x.index[0], values) for g in goals for x in loads(g.value) if x.index]
+    moving = [e for e in offsets if len(axes_of(e)) > 1]
+    along = {a: sum(coefficient(e, a) == ONE for e in moving) for a in axes}
+    best = max(axes[:-1], key=lambda a: along[a], default=None)
+    long = best is not None and (best.extent.constant or 0) >= WARP
+    return best if long and best is not None and along[best] > max(SEVERAL, len(moving) // 2) else None
 
 
 def _flat(job: Job, places: Mapping[str, Place]) -> Scalar:

@@ -6,16 +6,19 @@ The operands of a concatenation are computed where they are stored, each element
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from onnxfuse.ir.compose import inline, loads, size, sources, walk
+from onnxfuse.cost.gpu import TURN_US
+from onnxfuse.ir.compose import free_axes, inline, loads, size, sources, walk
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.gpu.thread_mapping import BLOCK
 from onnxfuse.schedule.nests.align import AlignedJobs, align
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.target import Gpu
 
 FEW = 8  # rows that are too few for any GPU, where they are long
 LONG = 1 << 16  # elements of such a row
@@ -62,41 +65,60 @@ def _each_once(index: Sequence[Index]) -> bool:
     return plain and len(set(axes)) == len(axes)
 
 
-def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) -> list[AlignedJobs]:
+def partition(jobs: Sequence[Job], target: Gpu, apart: Collection[str] = ()) -> list[AlignedJobs]:
     """Phases in order: values joined to the phase before them as long as their rows are the same.
 
-    Those `apart` are joined to each other alone. Fewer than `few` rows that are long stay as they are.
+    Those `apart` are joined to each other alone. Rows that are too few for the GPU stay as they are where they are
+    long, and where threads would reduce alone what all of a block could reduce together in a phase of its own.
     """
     phases: list[AlignedJobs] = []
     current: list[Job] = []
     for job in jobs:
         beside = not current or (current[-1].nest.name in apart) == (job.nest.name in apart)
-        if current and beside and _joined([*current, job], few) is not None:
+        if current and beside and _joined([*current, job], target) is not None:
             current.append(job)
             continue
-        phases += _closed(current, few)
+        phases += _closed(current, target)
         current = [job]
-    return [*phases, *_closed(current, few)]
+    return [*phases, *_closed(current, target)]
 
 
-def _closed(jobs: Sequence[Job], few: int) -> list[AlignedJobs]:
-    found = _joined(jobs, few) if jobs else None
+def _closed(jobs: Sequence[Job], target: Gpu) -> list[AlignedJobs]:
+    found = _joined(jobs, target) if jobs else None
     assert found is not None or not jobs, "schedule: a value is in no phase"
     return [found] if found is not None else []
 
 
-def _joined(jobs: Sequence[Job], few: int) -> AlignedJobs | None:
+def _joined(jobs: Sequence[Job], target: Gpu) -> AlignedJobs | None:
     """The jobs under common axes; those of little work as one row, where they have none in common."""
     found = align(jobs)
     size = max(_size(j) for j in jobs)
     if found is None:
         looked_up = {name for j in jobs for name in j.looks_up}
         alone = size <= LONG and not looked_up & {j.nest.name for j in jobs}
-        return AlignedJobs(tuple(jobs), (), ()) if alone and any(map(reduces, jobs)) else None
+        one = AlignedJobs(tuple(jobs), (), ())
+        return one if alone and any(map(reduces, jobs)) and not _waits(one, target) else None
     rows = product([a.extent for a in found.shared]).constant
+    few = max(FEW, target.sms // 2)
     if len(jobs) > 1 and rows is not None and rows < few and size // max(rows, 1) > LONG:
         return None
-    return found
+    return None if len(jobs) > 1 and rows is not None and rows < few and _waits(found, target) else found
+
+
+def _waits(t: AlignedJobs, target: Gpu) -> bool:
+    """Whether a phase of its own would cost less than the turns of loops that a thread goes through alone."""
+    turns = sum(n for j in t.jobs for n in _turns(j, t))
+    return turns * TURN_US > target.boundary_us + target.latency_us
+
+
+def _turns(job: Job, t: AlignedJobs) -> Iterator[int]:
+    """Turns of a thread for each reduction that is not one of a whole row."""
+    inner = [a for a in job.nest.axes if a not in t.shared]
+    elements = product([a.extent for a in inner]).constant
+    for x in {replace(n, slot=0) for n in walk(job.nest.value) if isinstance(n, Reduce)}:
+        terms = product([r.extent for r in x.ranges]).constant
+        if elements is not None and terms is not None and free_axes(x) & {*inner}:
+            yield -(-elements // BLOCK) * terms
 
 
 def reduces(job: Job) -> bool:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import free_axes, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest
 from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, columns
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
+
+MOST_TERMS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,25 @@ def slot_of(name: str, slot: int) -> str:
 
 
 def _named(value: Scalar, names: Mapping[Reduce, str]) -> Scalar:
-    """A value with reductions as names for their results."""
+    """A value with reductions as names for their results; a sum is divided by a number by way of its reciprocal."""
 
     def leaf(node: Scalar) -> Scalar | None:
+        if isinstance(node, Apply) and node.fn == "div" and _mean(node):
+            total, count = node.args
+            assert isinstance(count, Const)
+            named = leaf(total)
+            return named and Apply("mul", (named, Const(1 / count.value, count.dtype)), node.dtype)
         name = names.get(replace(node, slot=0)) if isinstance(node, Reduce) else None
         return Load(slot_of(name, node.slot), (), node.dtype) if name is not None and isinstance(node, Reduce) else None
 
     return rebuild(value, leaf, lambda e: e)
+
+
+def _mean(x: Apply) -> bool:
+    """Whether it is a sum divided by the number of its terms, or a like number, which need not be exact."""
+    total, count = x.args
+    sums = isinstance(total, Reduce) and total.combine == "sum" and total.dtype == x.dtype
+    return sums and x.dtype.floating and isinstance(count, Const) and 1 <= count.value < MOST_TERMS
 
 
 def _reductions(value: Scalar, made: Made, d: ThreadMapping) -> Iterator[Reduce]:

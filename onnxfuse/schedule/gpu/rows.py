@@ -1,7 +1,9 @@
 """A phase of row reductions and what is computed from them, stitched together: a thread, a warp or a block per row.
 
 What several steps of a row read is loaded once and kept in registers, as are values between the steps where every
-thread reads what it has made itself. Others go through shared memory, or through that of the run.
+thread reads what it has made itself. Others go through shared memory, or through that of the run. Threads that share a
+row load all of it before the first step, also what only the last one reads, as far as registers suffice: a thread then
+waits for memory once.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from onnxfuse.ir.compose import loads, rebuild
 from onnxfuse.ir.dtype import DType
@@ -25,6 +28,8 @@ from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.target import Gpu, block_shared
 
 REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
+OTHERS = 32  # registers of a thread for all else
+OF_BLOCK = 1 << 16  # registers that the threads of a block have together
 LEFT = 8 << 10  # bytes of the shared memory that a block may ask for that are left to its reductions
 TEAMS: dict[str, Scope] = {"warp": "warp", "block": "block"}
 
@@ -49,9 +54,10 @@ def row_phase(
         if step.name in values and step.columns is not None:
             storage.hold(values[step.name], steps[number + 1 :], kept)
     storage.load_once(steps, values)
-    if sum((b.size.constant or 0) * max(b.dtype.bits, 32) for b in storage.registers) > REGISTERS * 32:
+    if storage.elements > REGISTERS:
         return None
     body = _Body(d, values, storage, kept)
+    body.load_early()
     for step in steps:
         body.step(step)
     if storage.shared:
@@ -70,7 +76,7 @@ class _Storage:
         self.most = most  # bytes of rows in shared memory
         self.division, self.places, self.digits = d, dict(places), digits
         self.by_value: dict[str, Buffer] = {}  # registers
-        self.by_load: dict[Load, Buffer] = {}
+        self.by_load: dict[tuple[Load, Columns], Buffer] = {}
         self.shared: list[Buffer] = []
         self.scratch: list[Buffer] = []
         self.met: set[str] = set()  # values that threads read of each other
@@ -114,19 +120,33 @@ class _Storage:
         return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
 
     def load_once(self, steps: Sequence[RowStep], values: Mapping[str, Made]) -> None:
-        """Registers for what several steps load at the same place in a row."""
+        """Registers for what several steps load at the same place in a row, and for what is loaded early."""
         found = Counter[tuple[Load, Columns]]()
-        for step in steps:
+        late: set[tuple[Load, Columns]] = set()
+        for number, step in enumerate(steps):
             across = step.columns
             if across is None or across.register is None:
                 continue
             mine = frozenset(level.axis for level in across.loops)
             read = dict.fromkeys(load for x in step.scalars for load in loads(x))
             outside = [load for load in read if load.source not in values and not load.guards]
-            found.update((load, across) for load in outside if any(axes_of(e) & mine for e in load.index))
+            within = mine | {axis for e in self.digits.values() for axis in axes_of(e)}
+            pairs = [(load, across) for load in outside if mine & (axes := _axes(load)) and axes <= within]
+            found.update(pairs)
+            late.update(pair for pair in pairs if number or across.turns > 1)
         for (load, across), count in found.items():
             if count > 1:
-                self.by_load[load] = self.register_buffer(across, load.dtype)
+                self.by_load[load, across] = self.register_buffer(across, load.dtype)
+        most = min(REGISTERS, OF_BLOCK // self.division.block - OTHERS) if self.division.team != "thread" else 0
+        for load, across in found:
+            early = (load, across) in late and (load, across) not in self.by_load
+            if early and self.elements + across.registers <= most:
+                self.by_load[load, across] = self.register_buffer(across, load.dtype)
+
+    @property
+    def elements(self) -> int:
+        """Registers of 32 bits that hold elements."""
+        return sum((b.size.constant or 0) * max(b.dtype.bits, 32) for b in self.registers) // 32
 
 
 class _Body:
@@ -136,7 +156,15 @@ class _Body:
         self.division, self.values, self.storage, self.kept = d, values, storage, kept
         self.writer = ThreadWriter([], at=[[]])
         self.results: dict[str, Scalar] = {}  # of rows: values and reductions
-        self.loaded: set[Load] = set()
+        self.loaded: set[tuple[Load, Columns]] = set()
+
+    def load_early(self) -> None:
+        """All that is kept in registers, where several threads share a row."""
+        if self.division.team == "thread":
+            return
+        for across in dict.fromkeys(across for _, across in self.storage.by_load):
+            mine = [(load, self.placed(load)) for load, at in self.storage.by_load if at == across]
+            self.writer.loop(across.loops, across.guards, partial(self.keep, mine, across, copied=True))
 
     def step(self, step: RowStep) -> None:
         """One step."""
@@ -189,21 +217,23 @@ class _Body:
 
     def fresh(self, step: RowStep) -> list[tuple[Load, Load]]:
         """Loads of a step that others will read from registers: as they stand there, and as they are read."""
-        mine = {load for x in step.scalars for load in loads(x) if load in self.storage.by_load}
-        new = [load for load in self.storage.by_load if load in mine and load not in self.loaded]
-        found = []
-        for load in new:
-            made = resolved(load, lambda node: None, self.storage.places)
-            assert isinstance(made, Load)
-            found.append((load, made))
-        return found
+        mine = {load for x in step.scalars for load in loads(x)}
+        pairs = [(load, at) for load, at in self.storage.by_load if load in mine and at == step.columns]
+        return [(load, self.placed(load)) for load, at in pairs if (load, at) not in self.loaded]
 
-    def keep(self, fresh: Sequence[tuple[Load, Load]], across: Columns) -> None:
-        """What is loaded for later steps goes into registers."""
+    def placed(self, load: Load) -> Load:
+        """A load as it is read."""
+        made = resolved(load, lambda node: None, self.storage.places)
+        assert isinstance(made, Load)
+        return made
+
+    def keep(self, fresh: Sequence[tuple[Load, Load]], across: Columns, *, copied: bool = False) -> None:
+        """What is loaded for later steps goes into registers, as it lies in memory or by way of a variable."""
         for load, read in fresh:
             assert across.register is not None
-            self.writer.store(Store(self.storage.by_load[load].name, across.register, self.writer.value(read)))
-            self.loaded.add(load)
+            value = read if copied else self.writer.value(read)
+            self.writer.store(Store(self.storage.by_load[load, across].name, across.register, value))
+            self.loaded.add((load, across))
 
     def scalar(self, x: Scalar, step: RowStep) -> Scalar:
         """A value of a step with what the phase made before, and all else read from where it lies."""
@@ -213,7 +243,9 @@ class _Body:
     def read(self, load: Load, step: RowStep) -> Scalar | None:
         """What stands for an element in registers, or for a value of the row."""
         across = step.columns
-        buffer = self.storage.by_load.get(load) if load in self.loaded else self.storage.by_value.get(load.source)
+        buffer = self.storage.by_value.get(load.source)
+        if across is not None and (load, across) in self.loaded:
+            buffer = self.storage.by_load[load, across]
         if buffer is not None:
             assert across is not None and across.register is not None
             return Load(buffer.name, (across.register,), load.dtype)
@@ -226,6 +258,11 @@ class _Body:
         if made.columns is not None:
             digits |= made.columns.digits(made.inner)
         return Store(place.buffer, place.offset(tuple(substitute(e, digits) for e in made.nest.dims)), value)
+
+
+def _axes(x: Load) -> frozenset[Axis]:
+    """Axes that a load depends on."""
+    return frozenset(axis for e in x.index for axis in axes_of(e))
 
 
 def _same(e: Index) -> Index:

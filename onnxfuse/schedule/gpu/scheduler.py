@@ -28,7 +28,7 @@ from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.library import with_library
-from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
+from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import MatrixProduct, choice_of, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
@@ -174,9 +174,8 @@ def _rows(
     nests: dict[str, Nest] = {}
     for d in definitions:
         nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
-    few = max(FEW, target.sms // 2)
     forms = (list(nests.values()), in_order_read(list(nests.values()))) if nests else ()
-    found = [partition(list(map(Job, split_as_read(form))), apart, few) for form in forms]
+    found = [partition(list(map(Job, split_as_read(form))), target, apart) for form in forms]
     return min(found, key=lambda phases: (len(phases), sum(not p.shared for p in phases)), default=[])
 
 
@@ -213,7 +212,7 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
         phase = skinny_phase(part, places, types, target)
         if phase is not None:
             return Phased(phase, ())
-        part = partition([Job(part.nest)])[0]
+        part = partition([Job(part.nest)], target)[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
         transposing = transposing_phase(part, places, target)
         if transposing is not None:

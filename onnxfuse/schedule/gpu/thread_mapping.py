@@ -61,6 +61,11 @@ class Columns:
     register: Index | None = None
     registers: int = 0
 
+    @property
+    def turns(self) -> int:
+        """How often a thread comes to elements of the row, as far as that is known."""
+        return next((level.axis.extent.constant or 1 for level in self.loops if level.kind == "unroll"), 1)
+
     def digits(self, axes: Sequence[Axis]) -> Mapping[Axis, Index]:
         """The values of axes that run over the elements."""
         found = unflatten(self.position, tuple(a.extent for a in axes))

@@ -1,5 +1,7 @@
 """Reductions of a block spelled out: of each warp first, then of what the warps leave in shared memory.
 
+Each thread combines the results of few warps itself, those of many are a reduction of a warp again.
+
 A barrier behind lets everybody see what is there. One before lets everybody have read what was; it is not needed where
 reductions follow each other with a place each: between reading one and storing to it lies the barrier of another.
 """
@@ -15,6 +17,7 @@ from onnxfuse.ir.launch import ALIGNED, Sync
 from onnxfuse.ir.scalar import Load, variable
 
 PARTS = "warps"  # the buffer that warps leave their partial results in
+FEW = 8  # results of warps that each thread combines itself: it reads them at once, where shuffles wait for each other
 
 
 def block_reductions(kernel: Kernel, _: object) -> Kernel:
@@ -69,13 +72,15 @@ class _Warps:
         made: list[Stmt] = [first]
         for target, part in variables.items():
             buffer = self.buffer(s.dtype)
-            warp, lane = Axis(f"w{self.count}", Index.of(self.warps)), Axis(f"l{self.count}", Index.of(self.lanes))
+            few = self.warps <= FEW
+            warp = Axis(f"w{self.count}", Index.of(self.warps))
+            lane = Axis(f"l{self.count}", Index.of(self.warps if few else self.lanes))
             left = Store(buffer.name, Index.of(warp), variable(part, s.dtype))
             one = Loop(lane, ZERO, Index.of(1), "lane", (left,))
             store = Loop(warp, ZERO, warp.extent, "warp", (one,))
             read = Accumulate((target,), s.combine, (Load(buffer.name, (Index.of(lane),), s.dtype),))
-            again = Loop(lane, ZERO, warp.extent, "lane", (read,))
-            total = ReduceLoop((target,), s.combine, s.dtype, (again,), scope="warp")
+            again = Loop(lane, ZERO, warp.extent, "unroll" if few else "lane", (read,))
+            total = ReduceLoop((target,), s.combine, s.dtype, (again,), scope="serial" if few else "warp")
             made += [*(() if self.apart else (Sync("block"),)), store, Sync("block"), total]
         return tuple(made)
 
