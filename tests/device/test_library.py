@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C++ compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="the library is found by the loader of Linux"),
 ]
-ROWS, WIDTH, HIDDEN = 24, 128, 160
+ROWS, WIDTH, HIDDEN = 24, 512, 640
 
 
 def feed_forward(dtype: Any) -> onnx.ModelProto:
