@@ -37,6 +37,7 @@ FEW, MOST_SCALES = 2048, 8192  # elements of a weight, and of what scales one
 BATCHES, PRECISIONS = (1, 8), ("f16", "f32")
 _BATCH_NORM = {1: 1.0, 2: 0.0, 3: 0.0, 4: 1.0}  # scale, bias, mean and variance
 REFERENCE = "reference.onnx"
+DECODING = "llama-decode"  # a step after 127 tokens
 
 
 def compressible(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -85,7 +86,9 @@ def resized(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 def network(models: Path, name: str, batch: int) -> onnx.ModelProto:
     """A network in float32, all sizes fixed."""
     symbolic, own = models / f"{name}.dynamic.onnx", models / f"{name}.onnx"
-    sizes: Mapping[str, int] = {"batch": batch, "sequence": 128, "past": 127}
+    if name == DECODING:
+        return fixed(onnx.load(models / "llama.dynamic.onnx"), {"batch": batch, "sequence": 1, "past": 127})
+    sizes: Mapping[str, int] = {"batch": batch, "sequence": 128}
     if batch == 1 or not symbolic.exists():
         found = fixed(onnx.load(own), sizes)
         return found if batch == 1 else resized(found, batch)
@@ -118,7 +121,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Packs of all networks that have none yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("names", nargs="*", default=[*NAMES, DECODING])
     parser.add_argument("--models", type=Path, default=Path("models/build"))
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--precisions", nargs="+", default=PRECISIONS)
