@@ -28,6 +28,7 @@ from onnxfuse.plan import plan
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing
 from onnxfuse.rewrite import Firing, rewrite
+from onnxfuse.runtime.provider import Provider
 from onnxfuse.verify import GroupVerdict, verify_culprits, verify_groups, verify_models, verify_reference
 from onnxfuse.verify.verdicts import Verdict
 
@@ -54,9 +55,10 @@ def feed_settings(context: Context, b: Build) -> FeedSettings:
 
 
 class RunSettings(FeedSettings):
-    """The same with the targets whose kernels run here, and the bytes that a process may take."""
+    """The same with the targets whose kernels run here and where these run, and the bytes that a process may take."""
 
     isas: Sequence[str]
+    provider: Provider
     memory_limit: int | None
 
 

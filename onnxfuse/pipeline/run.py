@@ -24,6 +24,7 @@ from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, OutputPaths, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline.places import tried_here
 from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_files, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
@@ -319,5 +320,5 @@ def _nodes_of(b: Build, *, planned: bool) -> int:
 
 def _verified(context: Context, b: Build) -> Verified | None:
     v = b.verdict
-    ran = () if b.copy or v is None or v.inputs == 0 else context.here
+    ran = () if b.copy or v is None or v.inputs == 0 else tried_here(context)
     return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached, ran)

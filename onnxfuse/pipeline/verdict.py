@@ -20,9 +20,10 @@ from onnxfuse.pipeline.calls import Calls, GroupSettings, ModelSettings, RunSett
 from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.places import place_of, tried_here
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
 from onnxfuse.pipeline.verdict_cache import known_model
-from onnxfuse.runtime.provider import ABSENT, INSTALL
+from onnxfuse.runtime.provider import ABSENT, CPU, INSTALL
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupVerdict, bisected
 from onnxfuse.verify.verdicts import Verdict
@@ -36,7 +37,7 @@ _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at faul
 def begin(context: Context, calls: Calls, b: Build) -> None:
     """Run the original in another process while the build goes on, if its outputs will be needed."""
     options = context.options
-    if b.copy or not options.verifies:
+    if b.copy or not options.verifies or place_of(context) != CPU:  # what the GPU makes of the original counts too
         return
     if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
         return
@@ -151,7 +152,8 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
 def _run_settings(context: Context, b: Build) -> RunSettings:
     """The arguments that both comparisons share."""
     budget = context.options.memory_budget
-    return {**feed_settings(context, b), "isas": context.here, "memory_limit": size_of(budget) if budget else None}
+    limit = size_of(budget) if budget else None
+    return {**feed_settings(context, b), "isas": context.here, "provider": place_of(context), "memory_limit": limit}
 
 
 def _model_settings(context: Context, b: Build) -> ModelSettings:
@@ -162,7 +164,7 @@ def _model_settings(context: Context, b: Build) -> ModelSettings:
 
 
 def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | None = None) -> Verdict:
-    library = have(b.library).path if context.here and not b.copy else None
+    library = have(b.library).path if tried_here(context) and not b.copy else None
     verdict = calls.verify_models(
         context.original,
         b.files[-1],
@@ -178,7 +180,10 @@ def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | 
 
 def _unable(context: Context) -> str:
     targets = {target.name: target for target in context.targets}
-    return unable(targets, targets)
+    if place_of(context) == CPU:
+        return unable(targets, targets)
+    left = [name for name in targets if name not in tried_here(context)]
+    return f"kernels for {' and '.join(left)} are not run on this machine's GPU" if left else ""
 
 
 def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[GroupBuild, GroupVerdict]]]:
@@ -188,12 +193,13 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     """
     parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
-    results = list(_results(context, calls, b, known)) if context.here and len(known) < len(parts) else []
+    here = tried_here(context)
+    results = list(_results(context, calls, b, known)) if here and len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}
     inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
     said = f"compared only as parts of the whole model: {counted(len(inside - seen), 'kernel')} in subgraphs"
-    notes = (said,) if context.here and inside - seen and said not in b.notes else ()
+    notes = (said,) if here and inside - seen and said not in b.notes else ()
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
+from onnxfuse.pipeline.places import place_of, tried_here
 from onnxfuse.pipeline.state import Build, Context
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import LoadCost
@@ -109,7 +110,8 @@ def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], 
         **envelope(what),
         "seed": context.options.seed,
         "dims": dict(source.dims),
-        "targets": context.here,
+        "targets": tried_here(context),
+        "provider": place_of(context).words,
         **more,
     }
     return key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b, program))

@@ -20,7 +20,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import entries
 from onnxfuse.runtime.binding import Bound
 from onnxfuse.runtime.memory import trim
-from onnxfuse.runtime.provider import CPU, Provider
+from onnxfuse.runtime.provider import CPU, Provider, preload
 from onnxfuse.target import ISA
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -118,6 +118,8 @@ def open_session(
     Freed heap memory of earlier sessions is returned to the system first, since malloc would keep it.
     """
     trim()
+    if provider.bound:
+        preload()
     what = Path(model).name if isinstance(model, str) else "the model"
     try:
         session = ort.InferenceSession(model, session_options, providers=provider.listed)

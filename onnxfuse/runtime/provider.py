@@ -70,7 +70,6 @@ def gpu_provider(verb: str, *, graph: bool = False, exact: bool = False) -> Prov
     name = os.environ.get(NAMED) or CUDA_NAME
     if name == CPU_NAME:
         return Provider(bound=True)
-    _preload()
     given = ({_GRAPH: "1"} if graph else {}) | ({"use_tf32": "0"} if exact else {})
     return Provider(name, given, "cuda", bound=True, graph=graph)
 
@@ -109,7 +108,7 @@ def _missing() -> str:
 
 
 @cache
-def _preload() -> None:
+def preload() -> None:
     """Loads the libraries of CUDA and cuDNN of Python packages, which the provider itself does not look for."""
     import onnxruntime as ort  # noqa: PLC0415  models are built where it is not installed
 

@@ -229,6 +229,7 @@ def verify_culprits(
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    provider: Provider = CPU,
 ) -> tuple[str, ...]:
     """Operator types, of `kernels`, without which `b` passes in the ways in which it failed by the `verdict`.
 
@@ -239,6 +240,7 @@ def verify_culprits(
     request = _request("culprits", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision], "kernels": list(kernels)}
     request["limits"] = {"rtol": rtol, "atol": atol, "precision": precision}
+    request["provider"] = asdict(provider)
     request["failed"] = [run.name.partition(": ")[0] for run in verdict.runs if not run.ok]
     crashed: list[list[str]] = []
     with work_folder() as folder:

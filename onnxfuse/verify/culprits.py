@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.runtime import feed_limits
+from onnxfuse.runtime.provider import Provider
 from onnxfuse.verify import bisected, trial
 from onnxfuse.verify.original import Original, original
 from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, run_modes
@@ -33,16 +34,19 @@ def measure(
     kernels: Sequence[str],
     failed: Sequence[str],
     crashed: Sequence[Sequence[str]],
+    provider: Mapping[str, Any],
 ) -> list[str]:
     """The kernels to drop so that `b` passes with the others in the run modes that `failed`.
 
     `crashed` are sets of kernels with which an earlier process died. What passes together is kept together: halves of
-    what does not are tried one after the other beside it. `limits` are the last arguments of `verdicts.verdict_on`.
+    what does not are tried one after the other beside it. `limits` are the last arguments of `verdicts.verdict_on`,
+    `provider` has the fields of the `Provider` in which `b` runs.
     """
+    place = Provider(**provider)
     skeleton = feed_limits.skeleton(Path(a))
     note("the original, no optimizations")
-    first = original(a, skeleton, custom, trial.InputRequest(skeleton, inputs, seed, dims), rounding)
-    wanted = [mode for mode in run_modes(library, isas, first.unoptimized) if mode.name in failed]
+    first = original(a, skeleton, custom, trial.InputRequest(skeleton, inputs, seed, dims), rounding, place)
+    wanted = [mode for mode in run_modes(library, isas, first.unoptimized, place) if mode.name in failed]
     dead = [frozenset(each) for each in crashed]
 
     def passes(used: Sequence[str]) -> bool:

@@ -98,3 +98,33 @@ def test_a_device_that_the_library_has_no_code_for_is_named(built: driver_mock.B
 def test_of_a_gpu_only_whole_models_are_measured(built: driver_mock.Built, tmp_path: Path) -> None:
     it = said(built, tmp_path, "profile", "--level", "op")
     assert it.code == 2 and "only whole models" in it.err
+
+
+def optimized(built: driver_mock.Built, tmp_path: Path, **environment: str) -> Said:
+    """The layer built again, where there is a device."""
+    log = tmp_path / "calls"
+    env = {
+        **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
+        "DRIVER_LOG": str(log), **driver_mock.ON_HOST, **environment,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "cli", "optimize", str(built.folder / "layer.onnx"), str(tmp_path / "made.onnx")]
+    command += ["--target", "cuda", "--arch", "sm_80", "--arch", "sm_90", "--json"]
+    command += ["--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    calls = log.read_text().splitlines() if log.exists() else []
+    return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)
+
+
+def test_a_build_is_verified_on_the_device(built: driver_mock.Built, tmp_path: Path) -> None:
+    it = optimized(built, tmp_path)
+    assert it.code == 0, it.err
+    assert it.found["verify"]["ok"] and it.found["verify"]["targets"] == ["sm_90"]
+    assert "not verified: kernels for sm_80 and compute_80 are not run on this machine's GPU" in it.found["notes"]
+    assert launches(it.calls) > 2 * sum(g.phases for g in built.result.groups)
+
+
+def test_a_kernel_that_is_wrong_on_the_device_is_not_built(built: driver_mock.Built, tmp_path: Path) -> None:
+    it = optimized(built, tmp_path, DRIVER_LOSES="1")
+    assert it.code == 0, it.err
+    assert any(each["code"] == "E-NUMERICS" for each in it.found["refusals"])
+    assert len(it.found["groups"]) < len(built.result.groups)
