@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--emulated", action="store_true", help="the emulator in place of a device")
     parser.add_argument("--every", type=int, default=1, help="take one of so many kernels and networks")
     parser.add_argument("--until", type=float, default=540.0, help="seconds after which a part begins nothing new")
-    parser.add_argument("--models", type=Path, help="a folder with networks of full size (NAME.onnx, float32)")
+    parser.add_argument("--models", type=Path, help="a folder with packs of networks of full size")
     parser.add_argument("--megabytes", type=float, default=256.0, help="of the tensors of bandwidth")
     parser.add_argument(
         "--kept", type=Path, help="file or folder of what was made beforehand (benchmarks.gpu.cases.kept)"

@@ -16,9 +16,8 @@ Facts = dict[str, Any]
 class CheckRequest:
     """The request to a part of the check. `known` are its earlier results, which long parts continue.
 
-    `models` is a folder with networks (NAME.onnx) and inputs (NAME.npz); None for those of `models/`. Tensors for
-    bandwidth have `megabytes`. `kept` is a folder of what was made beforehand (`benchmarks/gpu/cases/kept.py`),
-    `workers` is the number of processes that run cases.
+    `models` is a folder with packs of networks of full size (`networks.prepare`); tensors for bandwidth have
+    `megabytes`.
     """
 
     device: Device

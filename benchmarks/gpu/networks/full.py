@@ -104,13 +104,12 @@ def _said(returned: int, result: Path) -> Facts:
 
 
 def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
-    """The model with its symbols, and sums of them, set to their sizes, as CUDA graphs want it."""
-    tools = importlib.import_module("onnxruntime.tools.onnx_model_utils")  # it imports torch, where that is
-    types = (each.type.tensor_type for each in (*model.graph.input, *model.graph.output))
-    for symbol in {d.dim_param for t in types for d in t.shape.dim if d.dim_param}:
-        parts = symbol.split(" + ")
-        if all(part in sizes for part in parts):
-            tools.make_dim_param_fixed(model.graph, symbol, sum(sizes[part] for part in parts))
+    """The model with its symbols, and sums of them, set to their sizes, as CUDA graphs want it; in place."""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            parts = dim.dim_param.split(" + ")
+            if dim.dim_param and all(part in sizes for part in parts):
+                dim.dim_value = sum(sizes[part] for part in parts)
     return model
 
 
