@@ -29,7 +29,10 @@ MOST_ONCE = 512  # threads at a row that have one access each
 AT_ONCE = 256  # threads of a multiprocessor up to which rows are few; four times as many if a row has several warps,
 # which share it evenly then, as their number need be no power of two
 MANY = 16  # accesses to rows that are too long for that, and still are kept in registers
-LONG_BLOCK = 512  # threads at a long row that is not kept
+MANY_ELEMENTS = 32  # of a row, that each of the most threads has in registers
+NEAR, FAR = 4, 32  # accesses of each thread to a long row: those whose elements are in registers, and all of them
+LONG_BLOCK = 512  # threads at a long row that is not kept, or of which two are side by side
+LONG = 8  # accesses of each of the most threads from which on they are at a row that is not kept
 
 
 def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[ThreadMapping]:
@@ -57,8 +60,12 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
         for width in widths:
             for threads in _teams(longest, width, rows, target):
                 yield _division(threads, width)
+        for width in (w for w in widths if w >= WIDE):
+            yield from _beyond_registers(longest, width, width * least, target)
     for width in widths:
-        yield ThreadMapping("block", LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK, 1, width, kept=False)
+        block = LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK
+        block = MOST_THREADS if longest >= LONG * MOST_THREADS * width else block
+        yield ThreadMapping("block", block, 1, width, kept=False)
 
 
 def _division(threads: int, width: int) -> ThreadMapping:
@@ -81,8 +88,20 @@ def _teams(longest: int, width: int, rows: int | None, target: Gpu) -> Iterator[
         yield once
     for threads in POWERS:
         each = -(-pieces // threads)
-        if each <= few or (threads == MOST_THREADS and each <= MANY):
+        if each <= few or (threads == MOST_THREADS and each <= MANY and each * width <= MANY_ELEMENTS):
             yield threads
+
+
+def _beyond_registers(longest: int, width: int, size: int, target: Gpu) -> Iterator[ThreadMapping]:
+    """Divisions of a row that is partly in shared memory, with accesses of so many bytes; two blocks side by side first.
+
+    What is read a second time instead comes from memory again: rows of all blocks, and what they store, are more than
+    half of L2 (benchmarks/gpu).
+    """
+    for threads, blocks in ((LONG_BLOCK, 2), (MOST_THREADS, 1)):
+        turns = -(-longest // (threads * width))
+        if NEAR < turns <= FAR and blocks * (turns - NEAR) * threads * size <= target.shared_bytes:
+            yield ThreadMapping("block", threads, 1, width, near=NEAR)
 
 
 def _side_by_side(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
