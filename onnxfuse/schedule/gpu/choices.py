@@ -59,6 +59,8 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
     if not unknown:
         for width in widths:
             for threads in _teams(longest, width, rows, target):
+                if threads == MOST_THREADS and width > WIDE and not _few_rows(rows, target):
+                    yield from _in_registers(longest, width)
                 yield _division(threads, width)
         for width in (w for w in widths if w >= WIDE):
             yield from _beyond_registers(longest, width, width * least, target)
@@ -92,8 +94,18 @@ def _teams(longest: int, width: int, rows: int | None, target: Gpu) -> Iterator[
             yield threads
 
 
+def _few_rows(rows: int | None, target: Gpu) -> bool:
+    return rows is not None and rows <= 2 * target.sms
+
+
+def _in_registers(longest: int, width: int) -> Iterator[ThreadMapping]:
+    """A division whose blocks are two side by side: a row of short elements is too little for one of most threads."""
+    if -(-longest // (LONG_BLOCK * width)) <= NEAR:
+        yield ThreadMapping("block", LONG_BLOCK, 1, width, near=NEAR)
+
+
 def _beyond_registers(longest: int, width: int, size: int, target: Gpu) -> Iterator[ThreadMapping]:
-    """Divisions of a row that is partly in shared memory, with accesses of so many bytes; two blocks side by side first.
+    """Divisions of a row that is partly in shared memory, two blocks side by side first; accesses have `size` bytes.
 
     What is read a second time instead comes from memory again: rows of all blocks, and what they store, are more than
     half of L2 (benchmarks/gpu).

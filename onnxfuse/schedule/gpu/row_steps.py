@@ -159,9 +159,7 @@ def common_value(steps: Sequence[RowStep], values: Mapping[str, Made]) -> tuple[
             if len(users) > 1:
                 name = f"value {step.name}"
                 read = Load(name, (across.position,), x.dtype)
-                rest = [
-                    _with(s, lambda n, x=x, read=read: read if n == x else None) if s in users else s for s in steps
-                ]  # type: ignore[misc]
+                rest = [_with(s, {x: read}.get) if s in users else s for s in steps]
                 return RowStep(name, x, across), rest
     return None
 

@@ -50,7 +50,7 @@ def row_phase(
     row, launch = over_rows(d, product([a.extent for a in t.shared]), MOST_BLOCKS)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
     steps, values = steps_of(t, d, digits)
-    storage = _Storage(d, places, digits, block_shared(target) - LEFT)
+    storage = _Storage(d, places, digits, target)
     if d.near or (not d.kept and d.team == "block"):
         steps = recomputed(steps, values, kept)
     if d.near and (found := common_value(steps, values)) is not None:
@@ -73,7 +73,8 @@ def row_phase(
     if storage.shared:
         body.writer.at[0].append(Sync("block"))
     phase = Phase(
-        (), ONE, (*storage.registers, *storage.shared, *storage.beside.values()), around(d, row, tuple(body.writer.at[0])),
+        (), ONE, (*storage.registers, *storage.shared, *storage.beside.values()),
+        around(d, row, tuple(body.writer.at[0])),
         launch=replace(launch, shared=Index.of(storage.bytes), resident=MOST_THREADS // d.block if d.near else 0),
     )  # fmt: skip
     return Phased(phase, tuple(storage.scratch))
@@ -82,8 +83,10 @@ def row_phase(
 class _Storage:
     """Storage of values between the steps of a phase (registers, shared memory or scratch), and loads done once."""
 
-    def __init__(self, d: ThreadMapping, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
-        self.most = most  # bytes of rows in shared memory
+    def __init__(
+        self, d: ThreadMapping, places: Mapping[str, Place], digits: Mapping[Axis, Index], target: Gpu
+    ) -> None:
+        self.most = block_shared(target) - LEFT  # bytes of rows in shared memory
         self.division, self.places, self.digits = d, dict(places), digits
         self.by_value: dict[str, Buffer] = {}  # registers
         self.by_load: dict[tuple[Load, Columns], Buffer] = {}

@@ -62,7 +62,7 @@ class ThreadWriter(Writer):
             self.at[-1].append(Accumulate(names, x.combine, values))
 
         closed = self._inside(level, list(inside), [*guards, *own], accumulate)
-        before = ()
+        before: tuple[Stmt, ...] = ()
         if begun:
             first = next(s for s in self.at[level] if isinstance(s, ReduceLoop) and s.targets == begun)
             self.at[level].remove(first)
