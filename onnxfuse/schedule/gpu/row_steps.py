@@ -137,7 +137,9 @@ def recomputed(steps: Sequence[RowStep], values: Mapping[str, Made], kept: Colle
         value = values.get(step.name)
         if step.columns is None or step.reduce is not None or value is None:
             continue
-        if value.nest.output or step.name in kept or len(_elements(step.value, step.columns)) > FEW_LOADS:
+        if value.nest.output or step.name in kept or any(isinstance(n, Reduce) for n in walk(step.value)):
+            continue
+        if len(_elements(step.value, step.columns)) > FEW_LOADS:
             continue
         later = made[made.index(step) + 1 :]
         if all(value.is_own(load, each.columns) for each in later for load in reads_of(each, step.name)):
