@@ -128,7 +128,17 @@ def long_norm(rows: int, width: int, dtype: DType) -> Graph:
     return b.graph(b.node("LayerNormalization", total, *_scale_and_bias(b, width, dtype), axis=-1))
 
 
+def long_chain(rows: int, width: int | str, dtype: DType) -> Graph:
+    """Two softmaxes, one of the other, with a mask: their exponentials are computed again."""
+    b = Build(20)
+    x, m = (b.input(n, r, width, dtype=dtype) for n, r in (("x", rows), ("m", 1)))
+    y = b.node("Softmax", b.node("Add", x, m), axis=-1)
+    return b.graph(b.node("Softmax", b.node("Mul", y, b.constant(np.array(3, dtype.numpy))), axis=-1))
+
+
 CASES: Sequence[Case] = (
+    Case("long_chain", long_chain(2, 40000, F32)),
+    Case("long_chain_any", long_chain(2, "N", F16), ({"N": 40000}, {"N": 77})),
     *(Case(f"long_softmax_{w}_{t}", long_softmax(2, w, t)) for w, t in ((65536, F32), (40008, F16), (300000, F32))),
     *(Case(f"long_norm_{w}_{t}", long_norm(2, w, t)) for w, t in ((40004, F32), (65512, F16))),
     *(Case(f"shifted_{t}", shifted(14, 40, t)) for t in (F32, F16)),

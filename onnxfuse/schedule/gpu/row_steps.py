@@ -133,18 +133,22 @@ def _reductions(value: Scalar, made: Made, d: ThreadMapping) -> Iterator[Reduce]
 def recomputed(steps: Sequence[RowStep], values: Mapping[str, Made], kept: Collection[str]) -> list[RowStep]:
     """The steps without values of elements that are as cheap to compute again, from what is loaded, as to keep."""
     made = list(steps)
-    for step in steps:
-        value = values.get(step.name)
-        if step.columns is None or step.reduce is not None or value is None:
+    for name in [step.name for step in steps]:
+        at = next(n for n, step in enumerate(made) if step.name == name)
+        step, later = made[at], made[at + 1 :]
+        if name in kept or not _cheap(step, values):
             continue
-        if value.nest.output or step.name in kept or any(isinstance(n, Reduce) for n in walk(step.value)):
-            continue
-        if len(_elements(step.value, step.columns)) > FEW_LOADS:
-            continue
-        later = made[made.index(step) + 1 :]
-        if all(value.is_own(load, each.columns) for each in later for load in reads_of(each, step.name)):
-            made = [*made[: made.index(step)], *(_with(each, _put_in(step.name, step.value)) for each in later)]
+        if all(values[name].is_own(load, each.columns) for each in later for load in reads_of(each, name)):
+            made[at:] = [_with(each, _put_in(name, step.value)) for each in later]
     return made
+
+
+def _cheap(step: RowStep, values: Mapping[str, Made]) -> bool:
+    """Whether a step makes a value of elements, for readers in the phase alone, from few of what is loaded."""
+    if step.columns is None or step.reduce is not None or step.name not in values or values[step.name].nest.output:
+        return False
+    alone = not any(isinstance(n, Reduce) for n in walk(step.value))
+    return alone and len(_elements(step.value, step.columns)) <= FEW_LOADS
 
 
 def common_value(steps: Sequence[RowStep], values: Mapping[str, Made]) -> tuple[RowStep, list[RowStep]] | None:
