@@ -124,7 +124,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
         isinstance(s, Sync) or (isinstance(s, ReduceLoop) and s.scope != "serial") for s in statements(phase.body)
     )
     resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
-    waves = -(-grid // resident)
+    waves = -(-min(grid, target.blocks) // resident)  # others wait while these do
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.compose import elements_read, substitute_axes
 from onnxfuse.ir.dtype import F64, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import (
+    Accumulate,
     Buffer,
     Call,
     Kernel,
@@ -37,6 +38,7 @@ from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
+SOME = 4  # turns of a loop that are spelled out, where not all are
 NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
 
 
@@ -196,10 +198,18 @@ class CudaPrinter(c_family.StatementPrinter):
             )
             self.block(head, s.body)
         elif s.kind == "unroll":
-            self.put("#pragma unroll")
+            self.put(f"#pragma unroll{f' {SOME}' if self.beyond_registers(s) else ''}")
             self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
         else:
             c_family.StatementPrinter.loop(self, s)
+
+    def beyond_registers(self, s: Loop) -> bool:
+        """Whether a loop goes on with elements of a row that are not in registers: all at once would take too many."""
+        private = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
+        inside = list(statements(s.body))
+        used = {x.buffer for x in inside if isinstance(x, Store)}
+        used |= {n.source for x in inside for f in fields(x) for n in elements_read(getattr(x, f.name))}
+        return (s.begin.constant or 0) > 0 and not private & used
 
     def matrices(self, m: MatrixLoad, lane: str) -> None:
         """Matrices of a fragment, loaded by all lanes of a warp at once."""
@@ -238,6 +248,14 @@ class CudaPrinter(c_family.StatementPrinter):
         if s.scope == "warp":
             for t in s.targets:
                 self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")
+
+    def accumulate(self, s: Accumulate) -> None:
+        """An update of accumulators; a maximum that may leave NaN out is one instruction."""
+        if s.combine != "maxnum":
+            c_family.StatementPrinter.accumulate(self, s)
+            return
+        name = identifier(s.targets[0])
+        self.put(f"{name} = maxnum_({name}, {self.scalars.text(s.values[0])});")
 
     def vector(self, s: Loop) -> None:
         """A vectorized access: wide loads and stores of contiguous elements, scalar arithmetic in between."""

@@ -115,7 +115,32 @@ def pooled(rows: int, width: int, dtype: DType, *, before: bool = False) -> Grap
     return b.graph(y if before else b.node("ReduceMean", y, b.ints(1), keepdims=0))
 
 
+def long_softmax(rows: int, width: int, dtype: DType) -> Graph:
+    """Softmax of rows that registers do not hold."""
+    b = Build(20)
+    return b.graph(b.node("Softmax", b.input("x", rows, width, dtype=dtype), axis=-1))
+
+
+def long_norm(rows: int, width: int, dtype: DType) -> Graph:
+    """A residual and the normalization of rows that registers do not hold."""
+    b = Build(20)
+    total = b.node("Add", *(b.input(n, rows, width, dtype=dtype) for n in "xr"))
+    return b.graph(b.node("LayerNormalization", total, *_scale_and_bias(b, width, dtype), axis=-1))
+
+
+def long_chain(rows: int, width: int | str, dtype: DType) -> Graph:
+    """Two softmaxes, one of the other, with a mask: their exponentials are computed again."""
+    b = Build(20)
+    x, m = (b.input(n, r, width, dtype=dtype) for n, r in (("x", rows), ("m", 1)))
+    y = b.node("Softmax", b.node("Add", x, m), axis=-1)
+    return b.graph(b.node("Softmax", b.node("Mul", y, b.constant(np.array(3, dtype.numpy))), axis=-1))
+
+
 CASES: Sequence[Case] = (
+    Case("long_chain", long_chain(2, 40000, F32)),
+    Case("long_chain_any", long_chain(2, "N", F16), ({"N": 40000}, {"N": 77})),
+    *(Case(f"long_softmax_{w}_{t}", long_softmax(2, w, t)) for w, t in ((65536, F32), (40008, F16), (300000, F32))),
+    *(Case(f"long_norm_{w}_{t}", long_norm(2, w, t)) for w, t in ((40004, F32), (65512, F16))),
     *(Case(f"shifted_{t}", shifted(14, 40, t)) for t in (F32, F16)),
     Case("shifted_unevenly", shifted(21, 24, shift=16)),
     *(Case(f"tokens_and_image_{t}", tokens_and_image(12, 48, t)) for t in (F32, F16)),

@@ -2,6 +2,8 @@
 inline float to_float(f16 x) { return (float)emulated_bits<_Float16>(x.bits); }
 inline f16 to_half(float x) { return f16{emulated_bits<uint16_t>((_Float16)x)}; }
 
+inline float power_of_two(float x) { return x < -126 ? 0 : exp2f(x); }
+
 inline void loads_before() {}
 
 // A copy arrives when it is waited for, and not before.

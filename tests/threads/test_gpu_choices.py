@@ -168,10 +168,35 @@ def test_as_many_threads_are_at_a_row_as_was_measured_best(width: int) -> None:
     assert (team, launch.block.constant) == ROWS[width]
 
 
-def test_rows_that_registers_do_not_hold_are_read_again() -> None:
-    kernel = kernel_of("very_long", one("Softmax", 8, 65536, axis=-1))
-    assert len(kernel.phases) == 1
-    assert loaded(kernel)["in0"] > 1 or kernel.scratch
+@pytest.mark.parametrize("name", ["softmax", "norm"])
+@pytest.mark.parametrize(("dtype", "resident"), [(F32, 1), (F16, 2)])
+def test_rows_that_registers_do_not_hold_are_read_once(name: str, dtype: DType, resident: int) -> None:
+    """Some of their elements are in registers, the rest in shared memory, and both have loops of their own."""
+    make = division_cases.long_softmax if name == "softmax" else division_cases.long_norm
+    kernel = kernel_of(f"long_{name}_{dtype}", make(300, 65536, dtype))
+    (phase,) = kernel.phases
+    assert not kernel.scratch and phase.launch is not None
+    assert phase.launch.resident == resident
+    assert 64 << 10 < (phase.launch.shared.constant or 0) * resident <= TARGET.shared_bytes
+    assert {loaded(kernel)[p.name] for p in kernel.inputs[: 1 if name == "softmax" else 2]} == {2}
+
+
+def test_rows_that_a_multiprocessor_does_not_hold_are_read_again() -> None:
+    """What is computed of an element is computed again, not stored."""
+    kernel = kernel_of("very_long", division_cases.long_softmax(300, 1 << 18, F32))
+    assert len(kernel.phases) == 1 and not kernel.scratch
+    assert loaded(kernel)["in0"] == 3
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(4096, 512), (100, 1024)])
+def test_many_rows_of_short_elements_are_two_side_by_side(rows: int, threads: int) -> None:
+    (phase,) = kernel_of(f"side_{rows}", one("Softmax", rows, 16384, axis=-1, dtype=F16)).phases
+    assert phase.launch is not None and phase.launch.block.constant == threads
+
+
+def test_many_rows_have_as_many_blocks() -> None:
+    (phase,) = kernel_of("many_rows", one("Softmax", 1 << 16, 512, axis=-1)).phases
+    assert phase.launch is not None and phase.launch.grid.constant == 1 << 16
 
 
 @pytest.mark.parametrize(

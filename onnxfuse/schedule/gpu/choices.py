@@ -29,7 +29,10 @@ MOST_ONCE = 512  # threads at a row that have one access each
 AT_ONCE = 256  # threads of a multiprocessor up to which rows are few; four times as many if a row has several warps,
 # which share it evenly then, as their number need be no power of two
 MANY = 16  # accesses to rows that are too long for that, and still are kept in registers
-LONG_BLOCK = 512  # threads at a long row that is not kept
+MANY_ELEMENTS = 32  # of a row, that each of the most threads has in registers
+NEAR, FAR = 16, 32  # elements of a long row that each thread has in registers at least, and accesses to all of it
+LONG_BLOCK = 512  # threads at a long row that is not kept, or of which two are side by side
+LONG = 8  # accesses of each of the most threads from which on they are at a row that is not kept
 
 
 def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[ThreadMapping]:
@@ -56,9 +59,16 @@ def divisions(t: AlignedJobs, places: Mapping[str, Place], least: int, target: G
     if not unknown:
         for width in widths:
             for threads in _teams(longest, width, rows, target):
+                many = rows is None or rows > 2 * target.sms
+                if many and threads == MOST_THREADS and width > WIDE and longest <= FEW * MOST_THREADS * width:
+                    yield from _beside_registers(longest, width, width * least, target)
                 yield _division(threads, width)
+        for width in (w for w in widths if w >= WIDE):
+            yield from _beside_registers(longest, width, width * least, target)
     for width in widths:
-        yield ThreadMapping("block", LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK, 1, width, kept=False)
+        block = LONG_BLOCK if longest > LONG_BLOCK * width else BLOCK
+        block = MOST_THREADS if longest >= LONG * MOST_THREADS * width else block
+        yield ThreadMapping("block", block, 1, width, kept=False)
 
 
 def _division(threads: int, width: int) -> ThreadMapping:
@@ -81,8 +91,22 @@ def _teams(longest: int, width: int, rows: int | None, target: Gpu) -> Iterator[
         yield once
     for threads in POWERS:
         each = -(-pieces // threads)
-        if each <= few or (threads == MOST_THREADS and each <= MANY):
+        if each <= few or (threads == MOST_THREADS and each <= MANY and each * width <= MANY_ELEMENTS):
             yield threads
+
+
+def _beside_registers(longest: int, width: int, size: int, target: Gpu) -> Iterator[ThreadMapping]:
+    """Divisions of a row that is partly in shared memory, two blocks side by side first; accesses have `size` bytes.
+
+    What is read a second time instead comes from memory again: rows of all blocks, and what they store, are more than
+    half of L2 (benchmarks/gpu). A row of short elements for which the most threads have few accesses is too little for
+    a multiprocessor to have under way.
+    """
+    for threads, blocks in ((LONG_BLOCK, 2), (MOST_THREADS, 1)):
+        turns = -(-longest // (threads * width))
+        for near in range(NEAR // width, MANY_ELEMENTS // width + 1):
+            if near < turns <= FAR and blocks * (turns - near) * threads * size <= target.shared_bytes:
+                yield ThreadMapping("block", threads, 1, width, near=near)
 
 
 def _side_by_side(t: AlignedJobs, places: Mapping[str, Place]) -> bool:

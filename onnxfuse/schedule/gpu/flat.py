@@ -45,7 +45,7 @@ def flat_phase(t: AlignedJobs, width: int, places: Mapping[str, Place], target: 
         if last_pieces is None:
             return None
         extents = (*extents[:-1], last_pieces)
-    row, launch = over_rows(ThreadMapping("thread", 1, BLOCK, width), product(extents), target)
+    row, launch = over_rows(ThreadMapping("thread", 1, BLOCK, width), product(extents), target.blocks)
     along = _read_along(goals, axes, values) if width >= WIDE else None
     turned = sorted(zip(axes, extents, strict=True), key=lambda pair: pair[0] == along)
     over = unflatten(Index.of(row), tuple(extent for _, extent in turned))

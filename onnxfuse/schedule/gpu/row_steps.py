@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import free_axes, loads, rebuild, substitute_axes, walk
-from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import flatten, product
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest
 from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, columns
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 
 MOST_TERMS = 1 << 24
+FEW_LOADS = 2  # of a value that is computed again where rows are too long to keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,70 @@ def _reductions(value: Scalar, made: Made, d: ThreadMapping) -> Iterator[Reduce]
         if first not in seen and short and not free_axes(first) & set(made.inner):
             seen.add(first)
             yield first
+
+
+def recomputed(steps: Sequence[RowStep], values: Mapping[str, Made], kept: Collection[str]) -> list[RowStep]:
+    """The steps without values of elements that are as cheap to compute again, from what is loaded, as to keep."""
+    made = list(steps)
+    for name in [step.name for step in steps]:
+        at = next(n for n, step in enumerate(made) if step.name == name)
+        step, later = made[at], made[at + 1 :]
+        if name in kept or not _cheap(step, values):
+            continue
+        if all(values[name].is_own(load, each.columns) for each in later for load in reads_of(each, name)):
+            made[at:] = [_with(each, _put_in(name, step.value)) for each in later]
+    return made
+
+
+def _cheap(step: RowStep, values: Mapping[str, Made]) -> bool:
+    """Whether a step makes a value of elements, for readers in the phase alone, from few of what is loaded."""
+    if step.columns is None or step.reduce is not None or step.name not in values or values[step.name].nest.output:
+        return False
+    alone = not any(isinstance(n, Reduce) for n in walk(step.value))
+    return alone and len(_elements(step.value, step.columns)) <= FEW_LOADS
+
+
+def common_value(steps: Sequence[RowStep], values: Mapping[str, Made]) -> tuple[RowStep, list[RowStep]] | None:
+    """A value of several loaded elements that several steps have in common, and the steps that read it instead."""
+    for step in (s for s in steps if s.columns is not None):
+        across = step.columns
+        assert across is not None
+        for x in (n for body in step.scalars for n in walk(body)):
+            if not isinstance(x, Apply) or len(_elements(x, across)) < 2 or not _of_elements(x, values, across):
+                continue
+            while isinstance(x, Apply) and x.fn == "cast" and x.args[0].dtype.bytes < x.dtype.bytes:
+                x = x.args[0]
+            users = [s for s in steps if s.columns == across and any(x in {*walk(body)} for body in s.scalars)]
+            if len(users) > 1:
+                name = f"value {step.name}"
+                read = Load(name, (across.position,), x.dtype)
+                rest = [_with(s, {x: read}.get) if s in users else s for s in steps]
+                return RowStep(name, x, across), rest
+    return None
+
+
+def _elements(x: Scalar, across: Columns) -> set[Load]:
+    """The loads of a value that differ from element to element."""
+    mine = {level.axis for level in across.loops}
+    return {load for load in loads(x) if any(mine & axes_of(e) for e in load.index)}
+
+
+def _of_elements(x: Scalar, values: Mapping[str, Made], across: Columns) -> bool:
+    """Whether a value is made of nothing but elements that are loaded whatever they are."""
+    alone = not any(isinstance(n, (Reduce, FromIndex)) for n in walk(x))
+    return alone and all(not n.guards and n.source not in values and n.index for n in loads(x))
+
+
+def _put_in(name: str, value: Scalar) -> Callable[[Scalar], Scalar | None]:
+    return lambda n: value if isinstance(n, Load) and n.source == name else None
+
+
+def _with(step: RowStep, leaf: Callable[[Scalar], Scalar | None]) -> RowStep:
+    """A step with other values in the place of some."""
+    if step.reduce is None:
+        return replace(step, value=rebuild(step.value, leaf, lambda e: e))
+    body = tuple(rebuild(b, leaf, lambda e: e) for b in step.reduce.body)
+    return replace(step, value=body[0], reduce=replace(step.reduce, body=body))
 
 
 def reads_of(step: RowStep, name: str) -> list[Load]:

@@ -9,7 +9,7 @@ waits for memory once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,13 +18,14 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product, substitute, unflatten
 from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
-from onnxfuse.ir.launch import ALIGNED, Scope, Sync
+from onnxfuse.ir.launch import ALIGNED, MOST_BLOCKS, MOST_THREADS, Scope, Sync
 from onnxfuse.ir.scalar import Load, Reduce, Scalar, variable
 from onnxfuse.schedule.analysis.memory import Place, dense
-from onnxfuse.schedule.gpu.row_steps import Made, RowStep, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.row_steps import Made, RowStep, common_value, reads_of, recomputed, slot_of, steps_of
 from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, around, once, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
+from onnxfuse.schedule.nests.nest import Level
 from onnxfuse.target import Gpu, block_shared
 
 REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
@@ -46,15 +47,24 @@ def row_phase(
     t: AlignedJobs, d: ThreadMapping, places: Mapping[str, Place], kept: set[str], target: Gpu
 ) -> Phased | None:
     """The phase in a division; None where registers do not suffice for it."""
-    row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
+    row, launch = over_rows(d, product([a.extent for a in t.shared]), MOST_BLOCKS)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
     steps, values = steps_of(t, d, digits)
-    storage = _Storage(d, places, digits, block_shared(target) - LEFT)
+    storage = _Storage(d, places, digits, target)
+    if d.near or (not d.kept and d.team == "block"):
+        steps = recomputed(steps, values, kept)
+    if d.near and (found := common_value(steps, values)) is not None:
+        common, rest = found
+        assert common.columns is not None
+        steps = [common, *rest]
+        storage.by_value[common.name] = storage.register_buffer(common.columns, common.value.dtype)
     for number, step in enumerate(steps):
         if step.name in values and step.columns is not None:
             storage.hold(values[step.name], steps[number + 1 :], kept)
     storage.load_once(steps, values)
-    if storage.elements > REGISTERS:
+    if storage.elements > REGISTERS or storage.bytes > storage.most:
+        return None
+    if d.near and any(step.name in storage.by_value and step.name in storage.places for step in steps):
         return None
     body = _Body(d, values, storage, kept)
     body.load_early()
@@ -63,8 +73,9 @@ def row_phase(
     if storage.shared:
         body.writer.at[0].append(Sync("block"))
     phase = Phase(
-        (), ONE, (*storage.registers, *storage.shared), around(d, row, tuple(body.writer.at[0])),
-        launch=replace(launch, shared=Index.of(storage.bytes)),
+        (), ONE, (*storage.registers, *storage.shared, *storage.beside.values()),
+        around(d, row, tuple(body.writer.at[0])),
+        launch=replace(launch, shared=Index.of(storage.bytes), resident=MOST_THREADS // d.block if d.near else 0),
     )  # fmt: skip
     return Phased(phase, tuple(storage.scratch))
 
@@ -72,12 +83,15 @@ def row_phase(
 class _Storage:
     """Storage of values between the steps of a phase (registers, shared memory or scratch), and loads done once."""
 
-    def __init__(self, d: ThreadMapping, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
-        self.most = most  # bytes of rows in shared memory
+    def __init__(
+        self, d: ThreadMapping, places: Mapping[str, Place], digits: Mapping[Axis, Index], target: Gpu
+    ) -> None:
+        self.most = block_shared(target) - LEFT  # bytes of rows in shared memory
         self.division, self.places, self.digits = d, dict(places), digits
         self.by_value: dict[str, Buffer] = {}  # registers
         self.by_load: dict[tuple[Load, Columns], Buffer] = {}
         self.shared: list[Buffer] = []
+        self.beside: dict[str, Buffer] = {}  # shared memory for what a thread has beyond that in registers of a name
         self.scratch: list[Buffer] = []
         self.met: set[str] = set()  # values that threads read of each other
         self.bytes = 0
@@ -106,8 +120,7 @@ class _Storage:
         dtype = made.nest.dtype
         at = -(-self.bytes // ALIGNED) * ALIGNED
         if self.division.team == "block" and size is not None and at + size * dtype.bytes <= self.most:
-            self.shared.append(Buffer(f"{name} of a row", dtype, across.total, "shared", at))
-            self.bytes = at + size * dtype.bytes
+            self.shared.append(self.shared_buffer(f"{name} of a row", dtype, size))
             self.places[name] = Place(
                 self.shared[-1].name, dtype, lambda index: made.position(Load(name, index, dtype))
             )
@@ -117,7 +130,16 @@ class _Storage:
 
     def register_buffer(self, across: Columns, dtype: DType) -> Buffer:
         """A new buffer for what a thread has of the elements of a row."""
-        return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
+        made = Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
+        if across.others:
+            self.beside[made.name] = self.shared_buffer(f"{made.name} beyond", dtype, across.others)
+        return made
+
+    def shared_buffer(self, name: str, dtype: DType, size: int) -> Buffer:
+        """A new buffer in shared memory."""
+        at = -(-self.bytes // ALIGNED) * ALIGNED
+        self.bytes = at + size * dtype.bytes
+        return Buffer(name, dtype, Index.of(size), "shared", at)
 
     def load_once(self, steps: Sequence[RowStep], values: Mapping[str, Made]) -> None:
         """Registers for what several steps load at the same place in a row, and for what is loaded early."""
@@ -129,7 +151,8 @@ class _Storage:
                 continue
             mine = frozenset(level.axis for level in across.loops)
             read = dict.fromkeys(load for x in step.scalars for load in loads(x))
-            outside = [load for load in read if load.source not in values and not load.guards]
+            inside = {*values, *self.by_value}
+            outside = [load for load in read if load.source not in inside and not load.guards]
             within = mine | {axis for e in self.digits.values() for axis in axes_of(e)}
             pairs = [(load, across) for load in outside if mine & (axes := _axes(load)) and axes <= within]
             found.update(pairs)
@@ -138,6 +161,7 @@ class _Storage:
             if count > 1:
                 self.by_load[load, across] = self.register_buffer(across, load.dtype)
         most = min(REGISTERS, OF_BLOCK // self.division.block - OTHERS) if self.division.team != "thread" else 0
+        most = 0 if self.division.near else most
         for load, across in found:
             early = (load, across) in late and (load, across) not in self.by_load
             if early and self.elements + across.registers <= most:
@@ -157,6 +181,14 @@ class _Body:
         self.writer = ThreadWriter([], at=[[]])
         self.results: dict[str, Scalar] = {}  # of rows: values and reductions
         self.loaded: set[tuple[Load, Columns]] = set()
+        self.beyond = False  # whether what is written is of elements in shared memory
+
+    def parts(self, across: Columns) -> Iterator[tuple[Level, ...]]:
+        """The loops over the elements, those in registers first, then those in shared memory."""
+        for number, loops in enumerate(across.parts):
+            self.beyond = number > 0
+            yield loops
+        self.beyond = False
 
     def load_early(self) -> None:
         """All that is kept in registers, where several threads share a row."""
@@ -164,7 +196,8 @@ class _Body:
             return
         for across in dict.fromkeys(across for _, across in self.storage.by_load):
             mine = [(load, self.placed(load)) for load, at in self.storage.by_load if at == across]
-            self.writer.loop(across.loops, across.guards, partial(self.keep, mine, across, copied=True))
+            for loops in self.parts(across):
+                self.writer.loop(loops, across.guards, partial(self.keep, mine, across, copied=True))
 
     def step(self, step: RowStep) -> None:
         """One step."""
@@ -180,11 +213,13 @@ class _Body:
         across = step.columns
         assert across is not None
         fresh = self.fresh(step)
-        body = tuple(self.scalar(b, step) for b in x.body)
         scope: ReduceScope = "serial" if self.division.team == "thread" else self.division.team
-        self.writer.before = lambda: self.keep(fresh, across)
-        made = self.writer.reduction(replace(x, body=body, ranges=()), 0, across.loops, across.guards, scope)
-        self.writer.before = None
+        made: tuple[str, ...] = ()
+        for loops in self.parts(across):
+            body = tuple(self.scalar(b, step) for b in x.body)
+            self.writer.before = lambda: self.keep(fresh, across)
+            made = self.writer.reduction(replace(x, body=body, ranges=()), 0, loops, across.guards, scope, made)
+            self.writer.before = None
         for slot, name in enumerate(made):
             self.results[slot_of(step.name, slot)] = variable(name, x.body[slot].dtype)
 
@@ -198,20 +233,20 @@ class _Body:
 
     def of_elements(self, step: RowStep, across: Columns) -> None:
         """A value of each element of the row."""
-        fresh, value = self.fresh(step), self.scalar(step.value, step)
         register = self.storage.by_value.get(step.name)
 
-        def fill() -> None:
+        def fill(fresh: Sequence[tuple[Load, Load]], value: Scalar) -> None:
             self.keep(fresh, across)
             made = self.writer.value(value)
             if register is not None:
-                assert across.register is not None
-                self.writer.store(Store(register.name, across.register, made))
-                made = Load(register.name, (across.register,), self.values[step.name].nest.dtype)
+                at = self.element(register, across)
+                self.writer.store(Store(at.source, at.index[0], made))
+                made = at
             if step.name in self.storage.places:
                 self.writer.store(self.stored(step, made))
 
-        self.writer.loop(across.loops, across.guards, fill)
+        for loops in self.parts(across):
+            self.writer.loop(loops, across.guards, partial(fill, self.fresh(step), self.scalar(step.value, step)))
         if step.name in self.storage.met:
             self.writer.at[0].append(Sync(TEAMS[self.division.team]))
 
@@ -230,9 +265,9 @@ class _Body:
     def keep(self, fresh: Sequence[tuple[Load, Load]], across: Columns, *, copied: bool = False) -> None:
         """What is loaded for later steps goes into registers, as it lies in memory or by way of a variable."""
         for load, read in fresh:
-            assert across.register is not None
+            at = self.element(self.storage.by_load[load, across], across)
             value = read if copied else self.writer.value(read)
-            self.writer.store(Store(self.storage.by_load[load, across].name, across.register, value))
+            self.writer.store(Store(at.source, at.index[0], value))
             self.loaded.add((load, across))
 
     def scalar(self, x: Scalar, step: RowStep) -> Scalar:
@@ -247,9 +282,17 @@ class _Body:
         if across is not None and (load, across) in self.loaded:
             buffer = self.storage.by_load[load, across]
         if buffer is not None:
-            assert across is not None and across.register is not None
-            return Load(buffer.name, (across.register,), load.dtype)
+            assert across is not None
+            return self.element(buffer, across)
         return self.results.get(load.source)
+
+    def element(self, buffer: Buffer, across: Columns) -> Load:
+        """What a thread has of a row in registers, or in shared memory beyond them."""
+        if self.beyond:
+            assert across.other is not None
+            return Load(self.storage.beside[buffer.name].name, (across.other,), buffer.dtype)
+        assert across.register is not None
+        return Load(buffer.name, (across.register,), buffer.dtype)
 
     def stored(self, step: RowStep, value: Scalar) -> Store:
         """The store of a value where it lies."""

@@ -67,7 +67,7 @@ def scan_phase(s: Lines, places: Mapping[str, Place], target: Gpu) -> Phase:
     extents = tuple(a.extent for a in others)
     threads = _threads(s, offset, extents, target)
     d = ThreadMapping("thread", 1, BLOCK, 1) if threads == 1 else ThreadMapping("block", threads, 1, 1)
-    row, launch = over_rows(d, product(extents), target)
+    row, launch = over_rows(d, product(extents), target.blocks)
     digits = dict(zip(others, unflatten(Index.of(row), extents), strict=True))
     made = _Body(s, places, digits, threads)
     body = made.alone() if threads == 1 else made.together()

@@ -80,7 +80,7 @@ def updating_phase(u: Updates, places: Mapping[str, Place], target: Gpu) -> Phas
     mine, at = u.lines
     axes = (*at, *order_of(mine, places[u.nest.name].offset(u.nest.dims)))
     d = ThreadMapping("thread", 1, BLOCK, 1)
-    row, launch = over_rows(d, product([a.extent for a in axes]), target)
+    row, launch = over_rows(d, product([a.extent for a in axes]), target.blocks)
     digits = dict(zip(axes, unflatten(Index.of(row), tuple(a.extent for a in axes)), strict=True))
     update = update.substituted(digits)
     writer = ThreadWriter([], at=[[]])

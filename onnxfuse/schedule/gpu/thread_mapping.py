@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +13,6 @@ from onnxfuse.ir.kernel import Bind, Loop, Stmt, When
 from onnxfuse.ir.launch import Launch
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.schedule.nests.nest import Level
-from onnxfuse.target import Gpu
 
 Team = Literal["thread", "warp", "block"]  # who is at a row
 
@@ -27,7 +26,8 @@ class ThreadMapping:
     """Who is at a row (`threads` of them), how many rows a block is at, and how many elements lie side by side.
 
     A part of a warp, a power of two of its lanes, is a warp in its own right. Elements are `kept` in registers, where
-    rows are not too long for that.
+    rows are not too long for that: all of them, or those of the first `near` turns of each thread, and those of others
+    in shared memory.
     """
 
     team: Team
@@ -35,6 +35,7 @@ class ThreadMapping:
     rows: int
     width: int
     kept: bool = True
+    near: int = 0
 
     @property
     def lanes(self) -> int:
@@ -51,7 +52,8 @@ class ThreadMapping:
 class Columns:
     """The elements of a row as one thread comes by them: loops, the guards of their body, and which element it is.
 
-    In registers, element `register` of `registers` holds it: then all turns are spelled out.
+    In registers, element `register` of `registers` holds it: then all turns are spelled out. From the turn `near` on,
+    element `other` of `others` in shared memory does: such turns have loops of their own, the second of `parts`.
     """
 
     total: Index
@@ -60,6 +62,19 @@ class Columns:
     guards: tuple[Guard, ...]
     register: Index | None = None
     registers: int = 0
+    near: int = 0
+    other: Index | None = None
+    others: int = 0
+
+    @property
+    def parts(self) -> Iterator[tuple[Level, ...]]:
+        """The loops over what is in registers, and those over what is in shared memory, where such is."""
+        if not self.others:
+            yield self.loops
+            return
+        team, turns, *last = self.loops
+        for begin, end in ((ZERO, Index.of(self.near)), (Index.of(self.near), turns.axis.extent)):
+            yield (team, replace(turns, begin=begin, end=end), *last)
 
     @property
     def turns(self) -> int:
@@ -96,7 +111,10 @@ def columns(d: ThreadMapping, total: Index) -> Columns:
     position, last = _wide(piece, d.width)
     loops = (Level(t, kind), Level(k, "unroll"), *last)
     register, _ = _wide(Index.of(k), d.width)
-    return Columns(total, position, loops, guards, register, turns * d.width)
+    if not d.near or turns <= d.near:
+        return Columns(total, position, loops, guards, register, turns * d.width)
+    other, others = position - d.near * each, (turns - d.near) * each
+    return Columns(total, position, loops, guards, register, d.near * d.width, d.near, other, others)
 
 
 def _registers(c: Axis, count: int | None, kept: bool) -> tuple[Index | None, int]:
@@ -111,10 +129,13 @@ def _wide(piece: Index, width: int) -> tuple[Index, tuple[Level, ...]]:
     return piece * width + v, (Level(v, "vector"),)
 
 
-def over_rows(d: ThreadMapping, rows: Index, target: Gpu) -> tuple[Axis, Launch]:
-    """The axis of all rows, which `around` opens, and the launch that goes through them."""
+def over_rows(d: ThreadMapping, rows: Index, most: int) -> tuple[Axis, Launch]:
+    """The axis of all rows, which `around` opens, and the launch of `most` blocks or fewer that goes through them.
+
+    Where each row waits for what it loads and reduces, blocks begin as others end, and are as many as rows.
+    """
     blocks = floor_div(rows + (d.rows - 1), Index.of(d.rows))
-    grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
+    grid = greatest(ONE, least(blocks, Index.of(most)))
     return Axis("row", rows), Launch(grid, Index.of(d.block), lanes=d.lanes)
 
 

@@ -38,10 +38,19 @@ class ThreadWriter(Writer):
         return variable(names[x.slot], x.dtype)
 
     def reduction(
-        self, x: Reduce, level: int, inside: Sequence[Level], guards: Sequence[Guard], scope: ReduceScope
+        self,
+        x: Reduce,
+        level: int,
+        inside: Sequence[Level],
+        guards: Sequence[Guard],
+        scope: ReduceScope,
+        begun: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
-        """A reduction over loops `inside` a level, by one thread or by those of a scope together; its variables."""
-        names = tuple(self.variable(level) for _ in x.body)
+        """A reduction over loops `inside` a level, by one thread or by those of a scope together; its variables.
+
+        One that has `begun` with other loops, just before, goes on with these.
+        """
+        names = begun or tuple(self.variable(level) for _ in x.body)
         body, own = lifted(x, {each.axis for each in (*self.loops, *inside) if each.kind == "vector"})
 
         def accumulate() -> None:
@@ -53,7 +62,12 @@ class ThreadWriter(Writer):
             self.at[-1].append(Accumulate(names, x.combine, values))
 
         closed = self._inside(level, list(inside), [*guards, *own], accumulate)
-        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, scope=scope))
+        before: tuple[Stmt, ...] = ()
+        if begun:
+            first = next(s for s in self.at[level] if isinstance(s, ReduceLoop) and s.targets == begun)
+            self.at[level].remove(first)
+            before = first.body
+        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, (*before, *closed), scope=scope))
         return names
 
     def loop(self, inside: Sequence[Level], guards: Sequence[Guard], fill: Callable[[], None]) -> None:
