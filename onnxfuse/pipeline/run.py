@@ -24,9 +24,8 @@ from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, OutputPaths, deliver, places_of, refuse, workshop
-from onnxfuse.pipeline.places import tried_here
 from onnxfuse.pipeline.slower_groups import runtime_times
-from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_files, check_options, have
+from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_files, check_options, have, tried_here
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.plan.price import PriceMemo, PriceSamples

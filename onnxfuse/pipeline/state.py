@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from onnxfuse.build import Library
 from onnxfuse.build.cache import Cache, default_cache_dir
 from onnxfuse.config import NVCC, NVRTC, Options
 from onnxfuse.emit import Body, Emitted
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import DeviceError, UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel, Substitutions
@@ -32,7 +33,8 @@ from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing, select
 from onnxfuse.runtime.background import Background
 from onnxfuse.runtime.memory import LoadCost
-from onnxfuse.target import Target, runs_here
+from onnxfuse.runtime.provider import CPU, DEVICES, Provider, provider_of
+from onnxfuse.target import Target, runs_here, runs_on_gpu
 from onnxfuse.verify.verdicts import Verdict
 
 T = TypeVar("T")
@@ -236,3 +238,32 @@ def cache_of(context: Context) -> Cache | None:
     with suppress(OSError):
         usual.mkdir(parents=True, exist_ok=True)
     return Cache(usual) if os.access(usual, os.W_OK | os.X_OK) else None
+
+
+def place_of(context: Context) -> Provider:
+    """The provider of this machine's GPU if kernels of a build run there; that of the CPU otherwise.
+
+    Kernels for CPUs beside those for GPUs are run as those of a build for CPUs.
+    """
+    options = context.options
+    if options.target not in DEVICES or context.here or not _on_gpu(context):
+        return CPU
+    return _provider(options.target, options.cuda_graph)
+
+
+def tried_here(context: Context) -> tuple[str, ...]:
+    """Names of the targets whose kernels are run on this machine; of several for GPUs a library chooses one."""
+    return context.here if place_of(context) == CPU else _on_gpu(context)[:1]
+
+
+def _on_gpu(context: Context) -> tuple[str, ...]:
+    return tuple(target.name for target in context.targets if runs_on_gpu(target.name))
+
+
+@lru_cache(1)
+def _provider(target: str, graph: bool) -> Provider:
+    """The provider of a target's device; that of the CPU where the runtime has none."""
+    try:
+        return provider_of(target, "verify", graph=graph, exact=True)
+    except DeviceError:
+        return CPU

@@ -20,8 +20,7 @@ from onnxfuse.pipeline.calls import Calls, GroupSettings, ModelSettings, RunSett
 from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.places import place_of, tried_here
-from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have, place_of, tried_here
 from onnxfuse.pipeline.verdict_cache import known_model
 from onnxfuse.runtime.provider import ABSENT, CPU, INSTALL
 from onnxfuse.target import unable

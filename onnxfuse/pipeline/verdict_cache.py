@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
-from onnxfuse.pipeline.places import place_of, tried_here
-from onnxfuse.pipeline.state import Build, Context
+from onnxfuse.pipeline.state import Build, Context, place_of, tried_here
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.verify.verdicts import ModeVerdict, Verdict
