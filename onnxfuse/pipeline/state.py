@@ -61,7 +61,7 @@ class Context:
     """What a build is given and what watches over it. `folder` is where outputs are made before they are delivered."""
 
     options: Options
-    backend: Backend[Any]
+    backend: Backend[Target]
     targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
@@ -72,14 +72,14 @@ class Context:
     background: Background
     price_memo: PriceMemo
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
-    beside: Mapping[str, Backend[Any]] = field(default_factory=dict)  # of targets of other backends, by their names
+    beside: Mapping[str, Backend[Target]] = field(default_factory=dict)  # of targets of other backends, by their names
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
     def part(self, done: int, of: int) -> None:
         """Tell how much of a step is done."""
         self.tell("part", {"done": done, "of": of})
 
-    def backend_of(self, target: Target) -> Backend[Any]:
+    def backend_of(self, target: Target) -> Backend[Target]:
         """The backend that makes kernels for one of the targets."""
         return self.beside.get(target.name, self.backend)
 
