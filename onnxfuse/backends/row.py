@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from onnxfuse.build import BuildLibrary
+from onnxfuse.build import BuildRequest, Library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.config import Options
@@ -123,6 +123,6 @@ class Backend(Generic[T_co]):
     features: Callable[[T_co, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
     registration: Callable[[str, Sequence[Variant]], Sequence[Source]]
     find_toolchain: Callable[[Options, str], Toolchain]  # for an architecture of the host
-    build_library: BuildLibrary
+    build_library: Callable[[BuildRequest], Library]
     compilers: tuple[str, ...] = ()
     timer: Callable[[T_co], AbstractContextManager[KernelTimer]] | None = None
