@@ -212,7 +212,7 @@ def _width(data_type: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
-def _warm_up(call: Callable[[], Any], least: int) -> int:
+def _warm_up(call: Callable[[], object], least: int) -> int:
     """Warm up for at least `least` runs and WARM_S seconds, until all pages are mapped; returns the number of runs."""
     begin, count = time.monotonic(), 0
     while count < least or time.monotonic() - begin < WARM_S:

@@ -110,7 +110,7 @@ class Build:
     forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
     plan: Plan | None = None
     copy: bool = False  # nothing is to be fused: the model is copied
-    made: Mapping[Any, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
+    made: Mapping[object, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
     parts: tuple[GroupBuild, ...] = ()
     refused: tuple[Decision, ...] = ()  # by steps after `plan`
     rounds: int = 0  # how often it was planned
