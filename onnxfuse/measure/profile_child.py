@@ -39,9 +39,9 @@ WIDTHS = {
 }  # fmt: skip
 
 
-def main(request: dict[str, Any]) -> Any:
+def main(request: dict[str, Any]) -> object:
     """Answer one request of `profile.py`: `do` names the function, the rest are its arguments."""
-    table: dict[str, Callable[..., Any]] = {"inputs": write_inputs, "engine": serve_turns, "ops": op_times}
+    table: dict[str, Callable[..., object]] = {"inputs": write_inputs, "engine": serve_turns, "ops": op_times}
     return table[request.pop("do")](**request)
 
 

@@ -219,7 +219,7 @@ def hinted(texts: Sequence[str]) -> list[dict[str, int]]:
     hints: list[list[tuple[str, int]]] = []
     for text in texts:
         name, _, values = text.rpartition("=")
-        listed: list[Any] = values.split(",")
+        listed = values.split(",")
         if not name or not all(map(is_extent, listed)):
             raise UsageError(f"usage: --dim-hint {text} is not NAME=N,N", hint="for example --dim-hint batch=1,8")
         hints.append([(name, int(value)) for value in listed])
