@@ -164,7 +164,7 @@ def _lines(
     guilty: Sequence[Mapping[str, Any]],
     metric: str,
     out: Mapping[str, Path],
-    library: Any,
+    library: str | Path | None,
 ) -> list[str]:
     if not guilty:
         what = "wrong" if metric == "error" else "slower than its original nodes"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError, counted
@@ -179,7 +178,7 @@ def _schedules(groups: Sequence[GroupResult]) -> Iterator[tuple[str, str, str]]:
             yield from ((g.kernel * (w is each[0]), _microseconds(w.predicted_ms), w.schedule) for w in each)
 
 
-def _indented(lines: Any) -> list[str]:
+def _indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 

@@ -95,6 +95,10 @@ class Tolerance(click.ParamType[float]):
         return found
 
 
+class InputFile(click.types.StringParamType):
+    """The name of a file or folder that a verb reads: none of its outputs may be that one."""
+
+
 class Flag(click.Option):
     """An option in a section of its verb's help; the `--no-` form is shown only where it is the useful one."""
 
@@ -159,6 +163,8 @@ def _of_field(field: Field[Any]) -> Callable[[Verb], Verb]:
 def _type(field: Field[Any]) -> Any:
     if field.metadata["choices"]:
         return SuggestingChoice(field.metadata["choices"])
+    if field.metadata["read"]:
+        return InputFile()
     if field.name == "time_budget":
         return Duration()
     if field.name == "min_gain":

@@ -15,8 +15,9 @@ from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.measure import machine as calibration
 from onnxfuse.measure import ratios
 from onnxfuse.measure.layers import layers_of, times_by_layer
+from onnxfuse.measure.lifetimes import TimelineStep
 from onnxfuse.measure.operations import rates
-from onnxfuse.measure.profile import Profile, profile_models
+from onnxfuse.measure.profile import ModelProfile, Profile, profile_models
 from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
@@ -183,7 +184,7 @@ def _document(
     return fields
 
 
-def _steps(model: Any) -> Any:
+def _steps(model: ModelProfile) -> Sequence[TimelineStep]:
     return model.memory.steps if model.memory is not None else ()
 
 

@@ -102,6 +102,6 @@ def onnxfuse(ctx: click.Context) -> None:
     ctx.default_map = settings.default_map(found, onnxfuse.commands)
 
 
-def verb(*examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+def verb(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
     """A verb of the program, with the arguments of the examples that its help shows."""
     return onnxfuse.command(cls=VerbCommand, examples=examples)

@@ -19,11 +19,10 @@ from onnxfuse.report.document import Format, envelope, format_of, parsed, plain
 from onnxfuse.report.result import Result
 
 from . import show
+from .flags import InputFile
 from .summary import summary
 
 Name: TypeAlias = Path | str | None
-# Parameters of verbs that name files to read.
-_READ = ("model", "models", "a", "b", "result", "library", "inputs", "baseline", "custom_ops_library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ def document(command: str, **fields: Any) -> dict[str, Any]:
 def read_here() -> Iterator[Path]:
     """The files that the verb that runs may read: models with all that belongs to them, inputs, libraries, settings."""
     context = click.get_current_context()
-    for name in _READ:
-        found = context.params.get(name) or ()
+    for param in context.command.params:
+        found = (context.params.get(param.name or "") or ()) if isinstance(param.type, InputFile) else ()
         for each in map(Path, (found,) if isinstance(found, str) else found):
             yield from each.rglob("input_*.pb") if each.is_dir() else files_of_model(each)
     if context.find_root().obj is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
 from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
 
@@ -107,12 +107,12 @@ def aside(text: str) -> None:
     _put(sys.stderr, text)
 
 
-def document(value: Any) -> None:
+def document(value: object) -> None:
     """Print a JSON document to stdout."""
     data(json_text(value).rstrip("\n"))
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A JSON document as text."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import click
 
-from onnxfuse.config import CHECKS, Options
+from onnxfuse.config import CHECKS, VERIFIER, Options
 from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
 
 from . import show
-from .flags import DEBUG, PLANNING, TUNING, Duration, Percent, SuggestingChoice, common, flag, of_options
+from .flags import DEBUG, PLANNING, TUNING, Duration, InputFile, Percent, SuggestingChoice, common, flag, of_options
 from .program import verb
 from .progress import Progress, progressing
 
 _STRICT = "fail on a bug of onnxfuse (exit code 70) instead of working around it"
-_CHILD = "onnxfuse.verify.child"  # what runs models beside the build
 _STREAM = "-"
 MOST_THREADS = 1024  # most threads of a measured engine
 
@@ -42,7 +41,7 @@ _duration = flag(
     "bert.onnx --dim batch=8 --overwrite",
     "- -o - --lib libm.so < m.onnx > m.fused.onnx",
 )
-@click.argument("model")
+@click.argument("model", type=InputFile())
 @click.argument("out", required=False)
 @of_options()
 @common(overwrite=False)
@@ -65,7 +64,7 @@ def optimize(
     named = {each: values.pop(each) for each in ("json_file", "report")}
     options = _options(values, out, screen)
     if options.verifies:
-        process.prepare(_CHILD)  # while the compiler is imported here
+        process.prepare(VERIFIER)  # while the compiler is imported here
     from onnxfuse.pipeline import optimize as run
 
     from . import results
@@ -127,7 +126,7 @@ def _debug() -> bool:
     "m.onnx m.fused.onnx --dim batch=1,8",
     "m.onnx m.fused.onnx --fail-if-slower 3% --json-file now.json",
 )
-@click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
+@click.argument("models", type=InputFile(), nargs=-1, required=True, metavar="MODEL [MODEL2]")
 @flag(
     "level",
     type=SuggestingChoice(["model", "op", "kernel"]),
@@ -135,14 +134,16 @@ def _debug() -> bool:
     help="also measure each node (op), or each kernel",
 )
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
-@flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
+@flag(
+    "library", type=InputFile(), metavar="FILE", help="the kernel library of the last model (default: the one it names)"
+)
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
 @_threads
 @flag(
     "warmup", type=click.IntRange(min=1), metavar="N", default=3, help="runs before the first that counts (default: 3)"
 )
 @_duration
-@flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
+@flag("baseline", type=InputFile(), metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
 @flag("strict", is_flag=True, default=False, help="exit 1 too when the result is inconclusive (busy machine)")
 @of_options(("target", "cuda_graph", "dim", "inputs", "seed", "custom_ops_library", "time_budget", "cache_dir"))
@@ -175,9 +176,9 @@ def profile(
 
 
 @verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --groups --inputs test_data_set_0")
-@click.argument("a")
-@click.argument("b")
-@flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
+@click.argument("a", type=InputFile())
+@click.argument("b", type=InputFile())
+@flag("library", type=InputFile(), metavar="FILE", help="the kernel library of B (default: the one it names)")
 @flag("groups", is_flag=True, default=False, help="compare each fused node of B with its function body too")
 @of_options(
     (
@@ -208,7 +209,7 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
 
 
 @verb("m.onnx", "libm.fused.so", "m.onnx --json")
-@click.argument("model")
+@click.argument("model", type=InputFile())
 @common()
 def inspect(model: str, as_json: bool, **values: Any) -> None:
     """Show the contents of a MODEL or a kernel library."""
@@ -220,7 +221,7 @@ def inspect(model: str, as_json: bool, **values: Any) -> None:
 
 
 @verb("m.onnx", "m.onnx --node 'layer.0/.*Softmax'", "m.onnx --dim batch=1 --report explain.html")
-@click.argument("model")
+@click.argument("model", type=InputFile())
 @flag("node", metavar="REGEX", help="only nodes whose name matches")
 @flag("strict", is_flag=True, default=False, help=_STRICT)
 @of_options((*PLANNING, "dim_hint"))
@@ -242,7 +243,7 @@ def explain(
 
 
 @verb("m.onnx --budget 10m", "m.onnx --cluster tcp://scheduler:8786")
-@click.argument("model")
+@click.argument("model", type=InputFile())
 @flag(
     "budget",
     type=Duration(),
@@ -281,8 +282,8 @@ def tune(
 
 
 @verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --report diff.html")
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=InputFile())
+@click.argument("b", type=InputFile())
 @common()
 def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
     """Compare the graphs of models A and B.
@@ -299,8 +300,8 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 
 
 @verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --metric latency -o slow")
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=InputFile())
+@click.argument("b", type=InputFile())
 @flag(
     "metric",
     type=SuggestingChoice(["error", "latency"]),
@@ -308,7 +309,7 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
     help="what to look for: wrong numbers, or time",
 )
 @flag("output", default="bisect", metavar="NAME", help="prefix of the files written (default: bisect)")
-@flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
+@flag("library", type=InputFile(), metavar="FILE", help="the kernel library of B (default: the one it names)")
 @_threads
 @_duration
 @of_options(("rtol", "inputs", "seed", "dim", "custom_ops_library", "time_budget"))

@@ -9,7 +9,7 @@ import click
 from onnxfuse.config import Options, option_fields
 
 from . import show
-from .flags import SuggestingChoice, common, flag, of_options
+from .flags import InputFile, SuggestingChoice, common, flag, of_options
 from .program import onnxfuse, verb
 from .progress import Progress, progressing
 
@@ -17,7 +17,7 @@ _STREAM = "-"
 
 
 @verb("result.json page.html", 'result.json >> "$GITHUB_STEP_SUMMARY"')
-@click.argument("result", metavar="RESULT.json")
+@click.argument("result", type=InputFile(), metavar="RESULT.json")
 @click.argument("out", required=False)
 @flag("format", type=SuggestingChoice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
 @flag("overwrite", is_flag=True, default=False, help="replace an existing page")

@@ -22,6 +22,8 @@ BACKENDS = tuple(name for name in _files("backends") if name != "row")
 NVRTC, NVCC = "nvrtc", "nvcc"
 DEVICE_COMPILERS = (NVRTC, NVCC)
 
+VERIFIER = "onnxfuse.verify.child"  # the module of the process that runs models for `verify/`
+
 # Sections of `optimize --help`, in their order.
 FILES, MACHINE, MODEL, FUSION = "Files", "Machine", "Model and inputs", "What is fused"
 CHECKS, MEASURING, LIMITS, STEPWISE = "Checks", "Measurement", "Limits and cache", "Step by step"
@@ -37,10 +39,14 @@ def _option(
     choices: tuple[str, ...] = (),
     metavar: str = "",
     flag: str = "",
+    read: bool = False,
 ) -> Any:
-    """A field of `Options` with what the command line needs to make a flag of it; `flag` is the flag's other name."""
-    about = {"help": help, "many": many, "choices": choices, "metavar": metavar, "flag": flag, "section": section}
-    return field(default=default, metadata=about)
+    """A field of `Options` with what the command line needs to make a flag of it.
+
+    `flag` is the flag's other name; `read` says that it names a file that is only read.
+    """
+    about = {"help": help, "many": many, "choices": choices, "metavar": metavar, "flag": flag, "read": read}
+    return field(default=default, metadata=about | {"section": section})
 
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
@@ -129,12 +135,13 @@ class Options:
         None,
         "inputs to run with instead of random ones: an .npz file or an ONNX test_data_set folder",
         metavar="FILE",
+        read=True,
     )
     seed: int = _option(MODEL, 0, "seed of the random inputs")
     require_fusion: int = _option(CHECKS, 0, "fail (exit 1) when fewer kernels than this are made")
     save_as_external_data: bool = _option(FILES, False, "write weights beside the model, whatever their size")
     custom_ops_library: tuple[str, ...] = _option(
-        MODEL, (), "custom-op library that the model needs", many=True, metavar="FILE"
+        MODEL, (), "custom-op library that the model needs", many=True, metavar="FILE", read=True
     )
     cache_dir: str | None = _option(LIMITS, None, "folder of the cache of compiled kernels", metavar="DIR")
     no_cache: bool = _option(LIMITS, False, "neither read nor write the cache of compiled kernels")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.rendered.models import Twin
 from benchmarks.twins.cases import Array
-from onnxfuse.build import EXPORTED, build_library
+from onnxfuse.build import EXPORTED, BuildRequest, build_library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import Options
@@ -97,7 +97,7 @@ def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = CostRank
     folder.mkdir(parents=True, exist_ok=True)
     toolchain, cache = find_toolchain("auto"), Cache(folder / "objects")
     out = folder / f"{name}.so"
-    library = build_library(sources, [glue], toolchain, cache, 0, out)
+    library = build_library(BuildRequest(sources, [glue], toolchain, cache, 0, out))
     constants = [p.value if p.value in graph.constants else None for p in kernel.inputs]
     arrays = tuple(_stored(p, graph, twin) for p in kernel.inputs)
     return Rendered(library.path, kernel, arrays, _largest(constants, arrays))

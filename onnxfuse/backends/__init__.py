@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from onnxfuse.backends.row import Backend
 from onnxfuse.config import BACKENDS as NAMES
@@ -15,7 +14,7 @@ from onnxfuse.target import Target
 
 __all__ = ("BACKENDS", "TARGETS", "Backend")
 
-BACKENDS: Mapping[str, Backend[Any]] = {name: import_module(f"{__name__}.{name}").BACKEND for name in NAMES}
+BACKENDS: Mapping[str, Backend[Target]] = {name: import_module(f"{__name__}.{name}").BACKEND for name in NAMES}
 
 TARGETS: Mapping[str, Target] = {t.name: t for backend in BACKENDS.values() for t in backend.targets}
 """The machine classes of all backends, by their names."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from onnxfuse.build import BuildLibrary
+from onnxfuse.build import BuildRequest, Library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.config import Options
@@ -24,7 +24,7 @@ from onnxfuse.render.source import Source
 from onnxfuse.schedule.passes.driver import Check
 from onnxfuse.target import Target
 
-T = TypeVar("T", bound=Target)
+T_co = TypeVar("T_co", bound=Target, covariant=True)
 T_contra = TypeVar("T_contra", bound=Target, contravariant=True)
 
 
@@ -93,7 +93,7 @@ class KernelTimer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Backend(Generic[T]):
+class Backend(Generic[T_co]):
     """A row: each field is called by the pipeline, and says what the function gives.
 
     `targets` are all machine classes that there are rows for. The planner: `legality`, which has those of `--arch`.
@@ -102,25 +102,27 @@ class Backend(Generic[T]):
     these, for which a library has kernels of the same groups too: weights then stay as they are in the model.
     `compilers` are the values of `--toolchain` that only this backend has. `timer` is for backends whose kernels are
     measured by themselves on a device; without one they are measured in models of the runtime.
+
+    Covariant, so that any row is a `Backend[Target]`: who holds one calls it only with targets that it gave.
     """
 
-    targets: Sequence[T]
-    legality: Legality
+    targets: Sequence[T_co]
+    legality: Legality[T_co]
     beside: Callable[[Options], Mapping[str, Sequence[Target]]]
-    measured: Callable[[T, Cache | None], T | None]
-    points: Callable[[T], Sequence[T]]
-    schedule: Schedule[T]
-    kernel_cost: KernelCost[T]
-    node_seconds: NodeSeconds[T]
-    group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T, float], float]
+    measured: Callable[[T_co, Cache | None], T_co | None]
+    points: Callable[[T_co], Sequence[T_co]]
+    schedule: Schedule[T_co]
+    kernel_cost: KernelCost[T_co]
+    node_seconds: NodeSeconds[T_co]
+    group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T_co, float], float]
     kernel_text: Callable[[Kernel], str]  # what tells kernels apart
     render: Callable[[Kernel, str, str, tuple[str, ...]], Source]
     support: Callable[[Iterable[Kernel], str, tuple[str, ...]], Sequence[Source]]  # sources that kernels share
     headers: Callable[[], Sequence[str]]  # texts that sources include
-    flags: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # of the compiler, for these kernels
-    features: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
+    flags: Callable[[T_co, Sequence[Kernel]], tuple[str, ...]]  # of the compiler, for these kernels
+    features: Callable[[T_co, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
     registration: Callable[[str, Sequence[Variant]], Sequence[Source]]
     find_toolchain: Callable[[Options, str], Toolchain]  # for an architecture of the host
-    build_library: BuildLibrary
+    build_library: Callable[[BuildRequest], Library]
     compilers: tuple[str, ...] = ()
-    timer: Callable[[T], AbstractContextManager[KernelTimer]] | None = None
+    timer: Callable[[T_co], AbstractContextManager[KernelTimer]] | None = None

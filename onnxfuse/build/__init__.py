@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.build.resources import Resources
@@ -75,6 +74,31 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A library to be built at `out` from `sources` and `glue`, which defines `RegisterCustomOps`.
+
+    Each source has the flags of its target; the glue has none, since it runs on any machine to detect its features.
+    `progress` is called with the number of compiled sources and their total.
+    """
+
+    sources: Sequence[Source]
+    glue: Sequence[Source]
+    toolchain: Toolchain
+    cache: Cache | None
+    jobs: int  # that run at once; 0: one per core
+    out: Path
+    time_limit: float | None = None  # seconds
+    sanitize: bool = False  # for AddressSanitizer and UBSan
+    links: tuple[str, ...] = ()  # linker flags after the objects
+    progress: Progress = no_progress
+
+    @property
+    def workers(self) -> int:
+        """How many jobs run at once."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
 class _Recipe:
     """All inputs of a build but the sources: with equal `identity`, equal sources give equal objects."""
 
@@ -97,61 +121,29 @@ class _Site:
     stop: threading.Event
 
 
-class BuildLibrary(Protocol):
-    """Sources and registration code to a library."""
+def build_library(request: BuildRequest) -> Library:
+    """Compile and link a library. `request.out` is replaced atomically.
 
-    def __call__(
-        self,
-        sources: Sequence[Source],
-        glue: Sequence[Source],
-        toolchain: Toolchain,
-        cache: Cache | None,
-        jobs: int,
-        out: Path,
-        time_limit: float | None = None,
-        *,
-        progress: Progress = no_progress,
-    ) -> Library:
-        """The library at `out`; `progress` is called with the number of compiled sources and their total."""
-
-
-def build_library(
-    sources: Sequence[Source],
-    glue: Sequence[Source],
-    toolchain: Toolchain,
-    cache: Cache | None,
-    jobs: int,
-    out: Path,
-    time_limit: float | None = None,
-    *,
-    sanitize: bool = False,
-    links: tuple[str, ...] = (),
-    progress: Progress = no_progress,
-) -> Library:
-    """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
-
-    Each source has the flags of its target; the glue has none, since it runs on any machine to detect its features.
-    `out` is replaced atomically. `links` are linker flags after the objects. `sanitize` builds for AddressSanitizer and
-    UBSan. `progress` is called with the number of compiled sources and their total.
-
-    Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
+    Raises CompileError, BudgetError after the time limit, OutputError when `out` cannot be written.
     """
     start = time.monotonic()
-    units = (*sources, *glue)
+    units = (*request.sources, *request.glue)
     names = [unit.symbol for unit in units]
     if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
         raise ValueError(f"source symbols must be distinct C identifiers: {names}")
-    recipe = _recipe(toolchain, cache, links, sanitize=sanitize)
+    recipe = _recipe(request)
     with work_folder() as folder:
-        site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
-        compiled = _compile_all(site, sources, glue, jobs or len(os.sched_getaffinity(0)), progress)
+        site = _Site(Path(folder), recipe, request.cache, start, request.time_limit, threading.Event())
+        compiled = _compile_all(site, request)
         library = _link(site, names)
         digest = file_digest(library)
-        _install(library, out)
-    return Library(out, digest, compiled, len(units) - compiled, time.monotonic() - start, str(toolchain))
+        _install(library, request.out)
+    seconds = time.monotonic() - start
+    return Library(request.out, digest, compiled, len(units) - compiled, seconds, str(request.toolchain))
 
 
-def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *, sanitize: bool) -> _Recipe:
+def _recipe(request: BuildRequest) -> _Recipe:
+    toolchain, cache, sanitize = request.toolchain, request.cache, request.sanitize
     if sanitize and toolchain.family != "gcc":
         raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
     before, after = link_flags(toolchain, _EXPORTS, sanitize=sanitize)
@@ -160,18 +152,19 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
     found = (*sorted(TILES.glob("*.h")), *sorted(SUPPORT.glob("*.h")))
     headers = key_of(*(text for path in found for text in (path.name, path.read_bytes())))
-    return _Recipe(toolchain, sanitize, (before, (*links, *after)), env, key_of("1", toolchain.identity, headers))
+    link = (before, (*request.links, *after))
+    return _Recipe(toolchain, sanitize, link, env, key_of("1", toolchain.identity, headers))
 
 
-def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source], jobs: int, progress: Progress) -> int:
+def _compile_all(site: _Site, request: BuildRequest) -> int:
     """Make `SYMBOL.o` of every unit; returns how many were compiled.
 
     Kernels that fail are reported together, once all are compiled; if the glue fails too, the first failure ends the
     other jobs.
     """
-    units = (*sources, *glue)
+    units = (*request.sources, *request.glue)
     missing = [u for u in units if not _from_cache(site.cache, _key(site, u), site.folder / f"{u.symbol}.o")]
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=request.workers) as pool:
         try:
             ready = _preludes(site, missing, pool)
             waiting = {
@@ -180,16 +173,16 @@ def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source],
             failed: dict[str, CompileError] = {}
             for done, future in enumerate(_as_completed(waiting), 1):
                 problem = future.exception()
-                if isinstance(problem, CompileError) and (failed or _compiles(site, glue)):
+                if isinstance(problem, CompileError) and (failed or _compiles(site, request.glue)):
                     failed[waiting[future].symbol] = problem
                 else:
                     future.result()
-                progress(done, len(missing))
+                request.progress(done, len(missing))
         except BaseException:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    ordered = {u.symbol: failed[u.symbol] for u in sources if u.symbol in failed}
+    ordered = {u.symbol: failed[u.symbol] for u in request.sources if u.symbol in failed}
     for problem in ordered.values():
         problem.units = {symbol: each.message for symbol, each in ordered.items()}
         raise problem

@@ -7,15 +7,13 @@ sources is one translation unit; their device code, as arrays, is another. Sourc
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 
-from onnxfuse.build import BuildLibrary, CompileError, Library, Progress, no_progress, nvcc, nvrtc
+from onnxfuse.build import BuildRequest, CompileError, Library, nvcc, nvrtc
 from onnxfuse.build import build_library as build_host
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.resources import CompileFailed, DeviceCompiler, Image, Resources
@@ -53,31 +51,22 @@ def find_toolchain(options: Options, target: str) -> CudaToolchain:
     return CudaToolchain(**shared | {"identity": f"{host.identity} {device.identity}"}, device=device)
 
 
-def builder(code_symbol: Callable[[str], str]) -> BuildLibrary:
+def builder(code_symbol: Callable[[str], str]) -> Callable[[BuildRequest], Library]:
     """The function that builds libraries; `code_symbol` names the array with the device code of a source."""
 
-    def build_library(
-        sources: Sequence[Source],
-        glue: Sequence[Source],
-        toolchain: Toolchain,
-        cache: Cache | None,
-        jobs: int,
-        out: Path,
-        time_limit: float | None = None,
-        *,
-        progress: Progress = no_progress,
-    ) -> Library:
-        """Build sources and registration code into a library at `out`. Raises CompileError and BudgetError."""
-        start = time.monotonic()
-        until = None if time_limit is None else start + time_limit
+    def build_library(request: BuildRequest) -> Library:
+        """Build sources and registration code into a library. Raises CompileError and BudgetError."""
+        start, toolchain = time.monotonic(), request.toolchain
+        until = None if request.time_limit is None else start + request.time_limit
         assert isinstance(toolchain, CudaToolchain), "build: no device compiler"
-        device = [source for source in sources if architecture(source)]
-        images, fresh = _images(device, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
+        device = [source for source in request.sources if architecture(source)]
+        images, fresh = _images(device, toolchain.device, request.cache, request.workers, until)
         host = Source("launchers", "".join(source.text for source in device))
         arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(device, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
-        units = (host, Source("code", "".join(arrays)), *(source for source in sources if not architecture(source)))
-        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), progress=progress)
+        others = (source for source in request.sources if not architecture(source))
+        units = (host, Source("code", "".join(arrays)), *others)
+        made = build_host(replace(request, sources=units, time_limit=left, links=("-ldl",)))
         functions = tuple(each for image in images for each in image.functions)
         return replace(
             made, compiled=fresh, cached=len(device) - fresh, seconds=time.monotonic() - start,

@@ -229,7 +229,7 @@ def _turns(s: Loop, symbols: Mapping[str, int]) -> int:
     return max(number(substitute(length, middle), symbols), 0)
 
 
-def _values(s: Stmt) -> tuple:  # type: ignore[type-arg]  # of scalars
+def _values(s: Stmt) -> tuple[Scalar, ...]:
     if isinstance(s, Let):
         return (s.value,)
     return s.values if isinstance(s, (Store, Accumulate)) else ()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxfuse.ir.compose import free_axes, loads, rebuild, size, walk
+from onnxfuse.ir.compose import free_axes, loads, rebuild, replaced, size, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Axis
@@ -41,7 +41,7 @@ def epilogue_of(finish: Scalar, total: Scalar, columns: Collection[Axis]) -> Epi
     """
     bare, core = _uncast(finish), _uncast(total)
     for x in sorted({n for n in walk(bare) if core in walk(n)}, key=size):
-        outer = rebuild(bare, lambda n, x=x: MARK if n == x else None, lambda e: e)  # type: ignore[misc]  # of this turn
+        outer = replaced(bare, x, MARK)
         if any(n != MARK for n in loads(outer)):
             continue
         activation, terms = _activation(outer), _terms(x, core)

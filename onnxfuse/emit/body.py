@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def node_text(node: Node) -> str:
     return f"{', '.join(node.outputs)} = {node.key}({', '.join(node.inputs)}) {{{attrs}}}"
 
 
-def _attribute_text(value: Attribute | Any) -> str:
+def _attribute_text(value: Attribute) -> str:
     if isinstance(value, Constant):
         return f"{value.dtype}{list(value.shape)}:{value.load().tobytes().hex()}"
     return repr(value.decode() if isinstance(value, bytes) else value)

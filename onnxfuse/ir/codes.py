@@ -175,7 +175,8 @@ def _uncast(x: Scalar) -> Scalar:
 
 
 def _is_code(zero: Const, codes: Load) -> bool:
-    return cast(const(int(zero.value), codes.dtype), I32).value == zero.value  # type: ignore[union-attr]  # of a number
+    made = cast(const(int(zero.value), codes.dtype), I32)
+    return isinstance(made, Const) and made.value == zero.value
 
 
 def _guarded_side(x: Apply, ranges: frozenset[Axis]) -> Side | None:

@@ -161,6 +161,11 @@ def substitute_axes(x: Scalar, values: Mapping[Axis, Index]) -> Scalar:
     return rebuild(x, lambda n: None, lambda i: substitute(i, values))
 
 
+def replaced(x: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    """x with `new` in place of `old`."""
+    return rebuild(x, lambda n: new if n == old else None, lambda i: i)
+
+
 def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:
     """x with loads of the producers (axes, expression) replaced by their expressions, maps composed."""
 

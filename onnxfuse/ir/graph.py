@@ -69,8 +69,8 @@ class TensorType:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape as integers when no symbol is in it."""
-        shape = tuple(e.constant for e in self.shape)
-        return None if any(d is None for d in shape) else shape  # type: ignore[return-value]  # None is excluded above
+        shape = tuple(n for e in self.shape if (n := e.constant) is not None)
+        return shape if len(shape) == len(self.shape) else None
 
 
 LIMIT = 1024  # maximum bytes of a constant in a function body: each inlined call would copy larger ones

@@ -30,13 +30,13 @@ Monomial = tuple["Atom", ...]
 
 class _Reference(weakref.ref[Any]):
     __slots__ = ("key",)
-    key: tuple[Any, ...]  # class and fields of the object
+    key: tuple[object, ...]  # class and fields of the object
 
 
-_KNOWN: dict[tuple[Any, ...], _Reference] = {}
+_KNOWN: dict[tuple[object, ...], _Reference] = {}
 
 
-def _forget(gone: _Reference, known: dict[tuple[Any, ...], _Reference] = _KNOWN) -> None:
+def _forget(gone: _Reference, known: dict[tuple[object, ...], _Reference] = _KNOWN) -> None:
     if known.get(gone.key) is gone:
         del known[gone.key]
 
@@ -61,7 +61,7 @@ class _Interned(type):
 class _Value(metaclass=_Interned):
     __slots__ = ("__weakref__",)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(getattr(self, each) for each in type(self).__match_args__)  # type: ignore[attr-defined]
 
 

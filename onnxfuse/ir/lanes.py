@@ -11,7 +11,7 @@ import numpy as np
 from onnxfuse.ir.compose import elements_read, loads
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, Loaded, atoms, axes_of, floor_div, modulo
 from onnxfuse.ir.indexing import coefficient, evaluate, most_step, substitute
 from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
@@ -122,7 +122,7 @@ def matrix_load(s: Loop, buffers: Mapping[str, Buffer]) -> MatrixLoad | None:
     inner = offset - base
     if axes_of(to) & {*mine} or axes_of(inner) - {*mine} or any(c % WHOLE for _, c in base.terms):
         return None
-    places: dict[Any, Any] = {
+    places: dict[Atom, np.ndarray[Any, Any]] = {
         lane: np.arange(WARP)[:, None, None], half: np.arange(count)[:, None], pair: np.arange(2),
     }  # fmt: skip
     at = np.broadcast_to(evaluate(inner, lambda atom: places[atom]), (WARP, count, 2))

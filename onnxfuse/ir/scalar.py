@@ -257,7 +257,7 @@ def const(value: float | int | bool, dtype: DType = F32) -> Const:
     return Const(_converted(np.asarray(value), dtype), dtype)
 
 
-def _converted(value: Any, dtype: DType) -> Any:
+def _converted(value: np.ndarray[Any, Any], dtype: DType) -> Any:
     with np.errstate(all="ignore"):
         return value.astype(dtype.numpy).item()
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import singledispatch
-from typing import Any
 
-from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node
+from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.layout import Layout
 
@@ -93,7 +92,7 @@ def _node(node: Node, graph: Graph | None) -> str:
     return f"{made} = {call}({', '.join(node.inputs)}){attrs}{outer}{note}"
 
 
-def _attribute(value: Attribute | Any) -> str:
+def _attribute(value: object) -> str:
     if isinstance(value, Constant):
         return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, tuple):

@@ -19,6 +19,7 @@ from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
+    Atom,
     Axis,
     Div,
     Entry,
@@ -107,7 +108,7 @@ class _Evaluator:
         self.prove = Prover(facts)
 
     def index(self, e: Index, at: Mapping[Axis, Index]) -> Index:
-        def replace(atom: Any) -> Index | None:
+        def replace(atom: Atom) -> Index | None:
             if isinstance(atom, Axis):
                 return at[atom]
             if isinstance(atom, Entry):
@@ -300,7 +301,7 @@ def _nonnegative(e: Index) -> bool:
     return all(c >= 0 and all(map(_natural, mono)) for mono, c in e.terms)
 
 
-def _natural(atom: Any) -> bool:
+def _natural(atom: Atom) -> bool:
     return isinstance(atom, (Symbol, Mod)) or (isinstance(atom, Div) and _nonnegative(atom.num))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import onnx
@@ -41,7 +40,7 @@ class Typer:
     payloads: Payloads
     names: Names
     _parts: dict[tuple[str, ...], ConvertedGraph] = field(default_factory=dict)
-    _results: dict[Any, Results] = field(default_factory=dict)
+    _results: dict[tuple[object, ...], Results] = field(default_factory=dict)
 
     def results(self, key: tuple[str, ...], node: Node, around: Around) -> Results:
         """What is known of the results of a control flow node in the graph at `key`."""

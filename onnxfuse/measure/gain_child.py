@@ -35,7 +35,7 @@ ROUNDS_OF_A_TRIAL = 8  # a trial begins only if there is time for so many
 MOST_TRIED = 6
 NOTABLE = 0.005  # apparent losses below this share of a model's time are ignored
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: names and microseconds
 
 

@@ -117,7 +117,12 @@ def race(
 
 
 def serve(
-    address: str, call: Callable[[], Any], facts: Mapping[str, Any], workers: Sequence[int] = (), *, own: bool = False
+    address: str,
+    call: Callable[[], object],
+    facts: Mapping[str, Any],
+    workers: Sequence[int] = (),
+    *,
+    own: bool = False,
 ) -> None:
     """Called by the child: send `facts`, then answer each line `n` with the milliseconds of n calls, until end of file.
 
@@ -171,7 +176,7 @@ def workers_of(start: Callable[[], T]) -> tuple[T, tuple[int, ...]]:
     return made, tuple(sorted(int(each) for each in set(os.listdir(_THREADS)) - before))
 
 
-def times(call: Callable[[], Any], count: int, *, own: bool = False) -> list[float]:
+def times(call: Callable[[], object], count: int, *, own: bool = False) -> list[float]:
     """Milliseconds of `count` calls, after one that warms the caches; for a count of 0, of one call without warming.
 
     `own`: processor time of the calling thread instead of wall time, for calls that use one thread only.
@@ -206,7 +211,7 @@ def runs_of_a_turn(ms: float) -> int:
     return max(1, min(int(_TURN_MS / max(ms, 1e-3)), 1000))
 
 
-def _send(lines: IO[str], value: Any) -> None:
+def _send(lines: IO[str], value: object) -> None:
     lines.write(json.dumps(value) + "\n")
     lines.flush()
 

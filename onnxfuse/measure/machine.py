@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.build import build_library
+from onnxfuse.build import BuildRequest, build_library
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.errors import OutputError
@@ -76,7 +76,8 @@ def calibrate(
     with work_folder() as folder:
         library = Path(folder, "libmachine.so")
         glue = registration(DOMAIN, [Variant(target.name, (KERNEL,), target.features)])
-        build_library((Source(KERNEL, _TEXT, target.compiled),), glue, toolchain, cache, 0, library, time_limit)
+        sources = (Source(KERNEL, _TEXT, target.compiled),)
+        build_library(BuildRequest(sources, glue, toolchain, cache, 0, library, time_limit))
         asked = {"library": str(library), "cores": cores, "seconds": seconds, **sizes}
         found = process.python_child(_CHILD, asked, stage="calibrate", time_limit=time_limit)
     rounded: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in found.items()}

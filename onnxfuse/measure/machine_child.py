@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def _round(one: CallTimer, chain: CallTimer, cores: int, l2: int, l3: int) -> di
     }
 
 
-def _session(library: str, cores: int, calls: int) -> Callable[[Any], Any]:
+def _session(library: str, cores: int, calls: int) -> Callable[[Sequence[int]], Any]:
     """A call of a model with `calls` calls of the kernel, all with the same input."""
     nodes = [helper.make_node(KERNEL, ["asked"], [f"out{i}"], domain=DOMAIN) for i in range(calls)]
     asked = helper.make_tensor_value_info("asked", TensorProto.INT64, [4])
@@ -65,7 +65,7 @@ def _session(library: str, cores: int, calls: int) -> Callable[[Any], Any]:
 class CallTimer:
     """Times the call of a session repeatedly for `seconds`; the least time is the one without other work."""
 
-    call: Callable[[Any], Any]
+    call: Callable[[Sequence[int]], Any]
     seconds: float
 
     def least(self, what: int, tasks: int, size: int, repeats: int) -> tuple[float, float]:

@@ -39,9 +39,9 @@ WIDTHS = {
 }  # fmt: skip
 
 
-def main(request: dict[str, Any]) -> Any:
+def main(request: dict[str, Any]) -> object:
     """Answer one request of `profile.py`: `do` names the function, the rest are its arguments."""
-    table: dict[str, Callable[..., Any]] = {"inputs": write_inputs, "engine": serve_turns, "ops": op_times}
+    table: dict[str, Callable[..., object]] = {"inputs": write_inputs, "engine": serve_turns, "ops": op_times}
     return table[request.pop("do")](**request)
 
 
@@ -212,7 +212,7 @@ def _width(data_type: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
-def _warm_up(call: Callable[[], Any], least: int) -> int:
+def _warm_up(call: Callable[[], object], least: int) -> int:
     """Warm up for at least `least` runs and WARM_S seconds, until all pages are mapped; returns the number of runs."""
     begin, count = time.monotonic(), 0
     while count < least or time.monotonic() - begin < WARM_S:

@@ -117,7 +117,7 @@ def _opened(task: Task, model: str | bytes, libraries: Sequence[str], threads: i
         binding = session.io_binding()
         for each in session.get_inputs():
             binding.bind_ortvalue_input(each.name, _random_input(each.type, each.shape))
-        places: dict[tuple[Any, ...], Any] = {}
+        places: dict[tuple[object, ...], Any] = {}
         for each in session.get_outputs():
             kind = (each.name.rpartition(".")[0], each.type, *each.shape)
             if kind not in places:

@@ -128,7 +128,7 @@ class View:
             raise self.refuse("E-INVALID", f"{self.node.inputs[i]} is not of rank {len(index)}")
         return Load(self.node.inputs[i], index, self.dtype(i))
 
-    def lengths(self, name: str, values: Sequence[Any], wanted: int) -> None:
+    def lengths(self, name: str, values: Sequence[object], wanted: int) -> None:
         """Raise Refused unless a list has the wanted length."""
         if len(values) != wanted:
             raise self.refuse("E-INVALID", f"{name} has {counted(len(values), 'entry')}, not {wanted}")

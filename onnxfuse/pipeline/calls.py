@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypedDict, Unpack
+from typing import BinaryIO, Protocol, TypedDict, Unpack
 
 from onnxfuse.backends import BACKENDS, Backend
 from onnxfuse.build.cache import Cache
@@ -29,6 +29,7 @@ from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing
 from onnxfuse.rewrite import Firing, rewrite
 from onnxfuse.runtime.provider import Provider
+from onnxfuse.target import Target
 from onnxfuse.verify import GroupVerdict, verify_culprits, verify_groups, verify_models, verify_reference
 from onnxfuse.verify.verdicts import Verdict
 
@@ -98,7 +99,7 @@ class PlanGraph(Protocol):
         rows: OperatorTable,
         options: Options,
         forbidden: frozenset[str],
-        legality: Legality,
+        legality: Legality[Target],
         costing: Costing | None,
         grouping: Iterable[tuple[str, ...]] | None = None,
     ) -> Plan:
@@ -225,7 +226,7 @@ class TimeSamples(Protocol):
 class Calls:
     """The functions that the steps call; their arguments and results are documented with them."""
 
-    backends: Mapping[str, Backend[Any]] = field(default_factory=lambda: BACKENDS)
+    backends: Mapping[str, Backend[Target]] = field(default_factory=lambda: BACKENDS)
     load: Callable[[Path | bytes, Options], Graph] = load
     simplify: Callable[[Graph], Graph] = simplify_shapes
     rewrite: Callable[[Graph, Options, list[Decision] | None], tuple[Graph, tuple[Firing, ...]]] = rewrite

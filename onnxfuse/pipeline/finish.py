@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.build import CompileError
+from onnxfuse.build import BuildRequest, CompileError
 from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
 from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged
@@ -43,18 +43,18 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
         for target, features in _features(context, b)
     ]
     glue = context.backend.registration(b.domain, variants)
-    out = context.folder / have(context.places).library.name
+    request = BuildRequest(
+        tuple(b.sources.values()),
+        glue,
+        toolchain,
+        cache,
+        options.jobs,
+        context.folder / have(context.places).library.name,
+        context.meter.left,
+        progress=context.part,
+    )
     try:
-        library = context.backend.build_library(
-            tuple(b.sources.values()),
-            glue,
-            toolchain,
-            cache,
-            options.jobs,
-            out,
-            context.meter.left,
-            progress=context.part,
-        )
+        library = context.backend.build_library(request)
     except CompileError as problem:
         if context.strict or not problem.units:
             raise

@@ -38,7 +38,7 @@ def costing(context: Context, calls: Calls) -> Costing:
 def _machines(context: Context) -> Sequence[Target]:
     """One core of the target, as many as it has, and as many as other machines may have."""
     target = predicting(context)
-    points: Sequence[Target] = context.backend.points(target)
+    points = context.backend.points(target)
     if isinstance(target, Cpu) and len(points) > 1 and target.cores < MANY:
         return (*points, replace(target, cores=MANY))
     return points

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from onnxfuse.build import CompileError
+from onnxfuse.build import BuildRequest, CompileError
 from onnxfuse.emit import copies
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.ir.kernel import Kernel
@@ -160,7 +160,8 @@ class Sampler:
             glue = backend.registration(DOMAIN, [Variant(target.name, tuple(distinct), features)])
             try:
                 jobs, cache = context.options.jobs, cache_of(context)
-                return backend.build_library(sources, glue, toolchain, cache, jobs, out, context.meter.left).path
+                request = BuildRequest(sources, glue, toolchain, cache, jobs, out, context.meter.left)
+                return backend.build_library(request).path
             except CompileError as problem:
                 left = {name: kernel for name, kernel in distinct.items() if name not in problem.units}
                 if len(left) == len(distinct):

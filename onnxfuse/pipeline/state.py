@@ -63,7 +63,7 @@ class Context:
     """What a build is given and what watches over it. `folder` is where outputs are made before they are delivered."""
 
     options: Options
-    backend: Backend[Any]
+    backend: Backend[Target]
     targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
@@ -74,14 +74,14 @@ class Context:
     background: Background
     price_memo: PriceMemo
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
-    beside: Mapping[str, Backend[Any]] = field(default_factory=dict)  # of targets of other backends, by their names
+    beside: Mapping[str, Backend[Target]] = field(default_factory=dict)  # of targets of other backends, by their names
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
     def part(self, done: int, of: int) -> None:
         """Tell how much of a step is done."""
         self.tell("part", {"done": done, "of": of})
 
-    def backend_of(self, target: Target) -> Backend[Any]:
+    def backend_of(self, target: Target) -> Backend[Target]:
         """The backend that makes kernels for one of the targets."""
         return self.beside.get(target.name, self.backend)
 
@@ -112,7 +112,7 @@ class Build:
     forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
     plan: Plan | None = None
     copy: bool = False  # nothing is to be fused: the model is copied
-    made: Mapping[Any, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
+    made: Mapping[object, GroupBuild] = field(default_factory=dict)  # parts of earlier rounds by what decides them
     parts: tuple[GroupBuild, ...] = ()
     refused: tuple[Decision, ...] = ()  # by steps after `plan`
     rounds: int = 0  # how often it was planned
@@ -221,7 +221,7 @@ def hinted(texts: Sequence[str]) -> list[dict[str, int]]:
     hints: list[list[tuple[str, int]]] = []
     for text in texts:
         name, _, values = text.rpartition("=")
-        listed: list[Any] = values.split(",")
+        listed = values.split(",")
         if not name or not all(map(is_extent, listed)):
             raise UsageError(f"usage: --dim-hint {text} is not NAME=N,N", hint="for example --dim-hint batch=1,8")
         hints.append([(name, int(value)) for value in listed])

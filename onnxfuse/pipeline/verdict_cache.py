@@ -77,7 +77,7 @@ def recalled(cache: Cache | None, key: str, make: Callable[[Any], T]) -> T | Non
     return None
 
 
-def keep(cache: Cache | None, key: str, values: Any) -> None:
+def keep(cache: Cache | None, key: str, values: object) -> None:
     """Cache a JSON value under a key; a cache that cannot be written is ignored."""
     if cache is not None:
         with suppress(OutputError):

@@ -22,6 +22,7 @@ from onnxfuse.plan.price import Costing
 from onnxfuse.plan.refusals import known_beforehand
 from onnxfuse.plan.search.ties import coded_functions
 from onnxfuse.plan.storage_types import storage_types_of
+from onnxfuse.target import Target
 
 
 def plan(
@@ -29,7 +30,7 @@ def plan(
     rows: OperatorTable,
     options: Options,
     forbidden: frozenset[str] = frozenset(),
-    legality: Legality = CPU,
+    legality: Legality[Target] = CPU,
     costing: Costing | None = None,
     grouping: Iterable[tuple[str, ...]] | None = None,
 ) -> Plan:
@@ -65,7 +66,7 @@ def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]]
 
 
 def _kinds(
-    graph: Graph, rows: OperatorTable, options: Options, forbidden: frozenset[str], legality: Legality
+    graph: Graph, rows: OperatorTable, options: Options, forbidden: frozenset[str], legality: Legality[Target]
 ) -> tuple[dict[int, Kind], list[Decision]]:
     """The kind of each node that may be fused, by position, and refusals of the others."""
     skip = [re.compile(r) for r in options.skip_node]

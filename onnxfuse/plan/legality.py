@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import DType
@@ -16,7 +16,9 @@ from onnxfuse.plan.prepared import prepared
 from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
 from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal
-from onnxfuse.target import Cpu, Gpu, gpus_of, targets_of
+from onnxfuse.target import Cpu, Gpu, Target, gpus_of, targets_of
+
+T_co = TypeVar("T_co", bound=Target, covariant=True)
 
 
 def as_it_is(graph: Graph) -> Graph:
@@ -24,12 +26,12 @@ def as_it_is(graph: Graph) -> Graph:
     return graph
 
 
-def nothing_refused(graph: Graph, kinds: Mapping[int, Kind], target: Any) -> Mapping[int, Decision]:
+def nothing_refused(graph: Graph, kinds: Mapping[int, Kind], target: Target) -> Mapping[int, Decision]:
     """No refusals: every kind of node has a kernel."""
     return {}
 
 
-def nothing_before(graph: Graph, kinds: Mapping[int, Kind], target: Any) -> Mapping[int, int]:
+def nothing_before(graph: Graph, kinds: Mapping[int, Kind], target: Target) -> Mapping[int, int]:
     """No fusion of normalizations into the product after them."""
     return {}
 
@@ -40,8 +42,8 @@ def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> M
 
 
 @dataclass(frozen=True, slots=True)
-class Legality:
-    """The planner's settings of a backend; its functions take the backend's own `Target`.
+class Legality(Generic[T_co]):
+    """The planner's settings of a backend; its functions take targets that `targets` gave.
 
     `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with
     weights does not join a group that has one, from the graph, the group's members, operator and kind of the node,
@@ -55,12 +57,12 @@ class Legality:
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
     most_nodes: int  # of a group
-    targets: Callable[[Options], Sequence[Any]]
-    chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
-    windowed: Callable[[Graph, Members, Node, Kind, Any, bool], tuple[str, str] | None]
-    stores: Callable[[DType, Any], bool]
-    refused: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, Decision]] = nothing_refused
-    before: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, int]] = nothing_before
+    targets: Callable[[Options], Sequence[T_co]]
+    chained: Callable[[Graph, Members, str, Kind, T_co, bool], tuple[str, str] | None]
+    windowed: Callable[[Graph, Members, Node, Kind, T_co, bool], tuple[str, str] | None]
+    stores: Callable[[DType, T_co], bool]
+    refused: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, Decision]] = nothing_refused
+    before: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, int]] = nothing_before
     prepared: Callable[[Graph], Graph] = as_it_is
     made_again: bool = False
 
@@ -72,7 +74,7 @@ def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, s
     return chain_refusal(graph, members, op, kind, target, single)
 
 
-CPU = Legality(
+CPU: Legality[Cpu] = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: targets_of(options.arch),
@@ -81,7 +83,7 @@ CPU = Legality(
     stores=stores,
 )
 
-CUDA = Legality(
+CUDA: Legality[Gpu] = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: gpus_of(options.arch, graph=options.cuda_graph),

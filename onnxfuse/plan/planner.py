@@ -24,6 +24,7 @@ from onnxfuse.plan.search.exhaustive import proposals
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
+from onnxfuse.target import Target
 
 Left = frozenset[str]  # names of nodes that stay with the runtime
 _GIVEN = "given"  # no strategy: groups decided earlier
@@ -38,7 +39,7 @@ class Planner:
     kinds: Mapping[int, Kind]
     rows: OperatorTable
     options: Options
-    legality: Legality
+    legality: Legality[Target]
     costing: Costing | None
     _given: list[tuple[str, ...]] = field(default_factory=list)  # groups decided earlier
     _spaces: dict[Left, Space] = field(default_factory=dict)
@@ -178,7 +179,7 @@ def _seconds(made: Plan, space: Space) -> Seconds | None:
     return space.prices.plan(made) if space.prices is not None else None
 
 
-def predicted(made: Plan, options: Options, legality: Legality, costing: Costing) -> Seconds | None:
+def predicted(made: Plan, options: Options, legality: Legality[Target], costing: Costing) -> Seconds | None:
     """Seconds of a plan at each point, including nodes that stay with the runtime; None if a kernel has no price."""
     graph = made.graph
     scope = Scope(graph, graph, {}, [n.reads for n in graph.nodes], options, legality)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from onnxfuse.cost import Cost, number, symbols_at
 from onnxfuse.cost.fusions import calls_of
@@ -26,6 +26,7 @@ from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.samples import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.search.scope import Scope
 from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
+from onnxfuse.target import Target
 
 IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores in channel blocks, unlike kernels
 
@@ -67,7 +68,7 @@ def clearly_slower(kernel: float, runtime: float) -> bool:
     return kernel > SLOWER * runtime and kernel - runtime > MARGIN
 
 
-def nothing_known(sample: Sample, machine: Any) -> float | None:
+def nothing_known(sample: Sample, machine: Target) -> float | None:
     """No measurements."""
     return None
 
@@ -81,12 +82,12 @@ class Costing:
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
-    machines: Sequence[Any]
+    machines: Sequence[Target]
     shown: int
-    kernel_cost: Callable[[Kernel, Any, Container[str], float, Mapping[str, int]], Cost | None]
-    node_seconds: Callable[[Call, Any, float], float]
+    kernel_cost: Callable[[Kernel, Target, Container[str], float, Mapping[str, int]], Cost | None]
+    node_seconds: Callable[[Call, Target, float], float]
     memo: PriceMemo
-    measured: Callable[[Sample, Any], float | None] = nothing_known
+    measured: Callable[[Sample, Target], float | None] = nothing_known
 
 
 class Prices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import F32, DType
@@ -12,13 +12,15 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.products import HALVES, rounds_to
 from onnxfuse.target import Cpu
 
+T = TypeVar("T")
+
 
 def storage_types_of(
     graph: Graph,
     groups: Sequence[Group],
     options: Options,
-    targets: Sequence[Any],
-    stores: Callable[[DType, Any], bool],
+    targets: Sequence[T],
+    stores: Callable[[DType, T], bool],
 ) -> dict[str, DType]:
     """With `--precision`, the narrower storage type of every float32 value that only groups make and read.
 

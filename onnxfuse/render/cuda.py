@@ -7,7 +7,7 @@ them (`render/cuda_launch.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -103,7 +103,7 @@ def _looks_up(x: object) -> bool:
         return any(isinstance(a, Loaded) for a in atoms(x))
     if isinstance(x, tuple):
         return any(map(_looks_up, x))
-    return hasattr(x, "__dataclass_fields__") and any(_looks_up(getattr(x, f.name)) for f in fields(x))  # type: ignore[arg-type]  # the attribute was just tested
+    return is_dataclass(x) and any(_looks_up(getattr(x, f.name)) for f in fields(x))
 
 
 def _buffer(b: Buffer) -> str:

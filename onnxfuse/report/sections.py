@@ -74,7 +74,7 @@ def _any(d: Document) -> Page:
     return page(d, str(d["command"]), facts)
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
     """The leaves of a nested value, each with its path."""
     if isinstance(value, Mapping):
         for key, each in value.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.graph import Constant, Decision, Node
+from onnxfuse.ir.graph import Attribute, Constant, Decision, Node
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.scalar import Const
 from onnxfuse.ops.rows import ROWS
@@ -107,7 +106,7 @@ def common_subexpressions(work: MutableGraph, at: int, trust: bool) -> Draft:
     return draft
 
 
-def node_key(work: MutableGraph, node: Node) -> tuple[Any, ...]:
+def node_key(work: MutableGraph, node: Node) -> tuple[object, ...]:
     """A key that two nodes share when they compute the same value. Raises Miss for nodes not known to be pure."""
     pure = node.op in _UNROWED_PURE or ROWS.find(node, work.opset) is not None
     if not node.standard or not pure or node.op == "Dropout" or node.captures:
@@ -117,7 +116,7 @@ def node_key(work: MutableGraph, node: Node) -> tuple[Any, ...]:
     return node.op, inputs, attrs, tuple(map(bool, node.outputs))
 
 
-def _attribute_key(value: Any) -> str:
+def _attribute_key(value: Attribute) -> str:
     if isinstance(value, Constant):
         digest = content(value)
         return digest.hex() if digest is not None else f"at {id(value)}"

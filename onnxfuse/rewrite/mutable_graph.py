@@ -53,7 +53,7 @@ class MutableGraph:
         self.place: dict[int, tuple[int, int]] = {}
         self.maker: dict[str, int] = {}
         self.users: dict[str, dict[int, None]] = {}
-        self.equal: dict[Any, int] = {}
+        self.equal: dict[object, int] = {}
         self.names = {n.name for n in graph.nodes}
         self.origins: dict[int, Origin] = {}  # what the nodes made by rewrites replaced
         self._next = 0

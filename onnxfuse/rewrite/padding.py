@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
@@ -38,9 +40,9 @@ def _amounts(work: MutableGraph, pad: Node, rank: int) -> tuple[list[int], list[
     else:
         fill = 0.0 if not view.has(2) else work.number(pad.inputs[2])
         given = [e.constant for e in work.known.get(pad.inputs[1], ())]
-    where = range(rank)
+    where: Sequence[int] = range(rank)
     if view.has(3):
-        where = [(e.constant or 0) % rank for e in work.known.get(pad.inputs[3], ())]  # type: ignore[assignment]
+        where = [(e.constant or 0) % rank for e in work.known.get(pad.inputs[3], ())]
     if fill != 0 or len(given) != 2 * len(where) or any(g is None for g in given):
         raise Miss("the Pad does not fill with zeros, or its amounts are not constants")
     low, high = [0] * rank, [0] * rank

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
-Work = Callable[[threading.Event], Any]  # returns soon after its event is set
+T = TypeVar("T")
+Work = Callable[[threading.Event], object]  # returns soon after its event is set
 
 _LOOK = 0.05  # polling interval in seconds: a build's time limit raises between two lines of Python
 
@@ -33,13 +34,14 @@ class Background:
         self._stops[name], self._made[name] = stop, made
         threading.Thread(target=_do, args=(work, stop, made), daemon=True, name=f"onnxfuse-{name}").start()
 
-    def result(self, name: str, otherwise: Callable[[], Any]) -> Any:
+    def result(self, name: str, otherwise: Callable[[], T]) -> T:
         """Wait for a task; its result or exception. If it was not started, the result of `otherwise`."""
         if name not in self._made:
             return otherwise()
         while not self._made[name].done():
             self._stops[name].wait(_LOOK)
-        return self._made[name].result()
+        made: T = self._made[name].result()
+        return made
 
     def cancel(self, name: str) -> None:
         """Cancel a task and drop its result; no effect if it was not started."""

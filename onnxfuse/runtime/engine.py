@@ -155,7 +155,7 @@ def run(
         raise DeviceError(f"runtime: the model cannot be run: {reason(problem)}") from None
 
 
-def prepared(session: ort.InferenceSession, feeds: Feeds, provider: Provider = CPU) -> Callable[[], Any]:
+def prepared(session: ort.InferenceSession, feeds: Feeds, provider: Provider = CPU) -> Callable[[], object]:
     """A function to be timed, which runs the model on `feeds`; by IO binding where the provider is bound.
 
     Its exceptions are the runtime's.

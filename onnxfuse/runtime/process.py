@@ -354,7 +354,7 @@ def _death(code: int) -> str:
     return f"died of signal {-code}"
 
 
-def serve(function: Callable[[Any], Any]) -> None:
+def serve(function: Callable[[Any], object]) -> None:
     """The child's side of `python_child`: answers the payload on stdin with `function(payload)`, stdout's last line.
 
     While `function` runs, stdout is redirected to stderr, for C libraries too.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -21,6 +21,7 @@ class Target:
     flags: tuple[str, ...]  # for the compiler, gcc spelling
     features: tuple[str, ...]  # that the processor must have for kernels to be registered, gcc spelling
     extras: tuple[str, ...] = ()  # further features, required only by libraries with kernels that use them
+    bandwidth: float = field(kw_only=True)  # GB/s from memory; of a CPU, per core beyond the caches
 
     @property
     def peaks(self) -> dict[str, float]:

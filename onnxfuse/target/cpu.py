@@ -39,7 +39,6 @@ class Cpu(Target):
     l1_bytes: int
     l2_bytes: int
     gflops: float  # per core, fp32
-    bandwidth: float  # GB/s per core beyond the caches
     cores: int = 2  # that times are predicted for
     l3_bytes: int = 32 << 20
     l2_gbps: float = 190.0  # repeated reads by one core from this cache level

@@ -25,7 +25,6 @@ class Gpu(Target):
     sms: int
     shared_bytes: int  # the most that a block may use
     l2_bytes: int
-    bandwidth: float  # GB/s from memory
     l2_gbps: float
     gflops: float  # of fp32, all multiprocessors together
     tensor_gflops: float  # of 16-bit floating-point matrix products on tensor cores

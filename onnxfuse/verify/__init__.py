@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.config import VERIFIER
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
@@ -17,7 +18,6 @@ from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.verdicts import ModeVerdict, Verdict, verdict_on
 
-_CHILD = "onnxfuse.verify.child"
 _PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
 
 
@@ -146,7 +146,7 @@ def _ask(
     stop: threading.Event | None = None,
 ) -> Any:
     return persistent_child(
-        _CHILD,
+        VERIFIER,
         request | {"notes": str(notes)},
         stage="verify",
         time_limit=time_limit,

@@ -21,14 +21,14 @@ from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, loaded,
 _LONG = 0.05  # seconds of a run
 
 
-def main(request: dict[str, Any]) -> Any:
+def main(request: dict[str, Any]) -> object:
     """Answer one request of `verify.py`: `do` names the function, the rest are its arguments."""
     notes = Path(request.pop("notes"))
 
     def note(text: str) -> None:
         notes.write_text(text, encoding="utf-8")
 
-    table: dict[str, Callable[..., Any]] = {
+    table: dict[str, Callable[..., object]] = {
         "models": measure,
         "reference": keep,
         "groups": nodes.measure,

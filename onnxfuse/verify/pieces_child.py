@@ -20,9 +20,9 @@ AT_ONCE = 32  # pieces whose values are held at a time
 SLACK = 10.0  # how far a piece may be from what it stands for, in bounds of one node
 
 
-def main(request: dict[str, Any]) -> Any:
+def main(request: dict[str, Any]) -> object:
     """Answer one request: `do` names the function, the rest are its arguments."""
-    table: dict[str, Callable[..., Any]] = {"errors": errors, "write": write}
+    table: dict[str, Callable[..., object]] = {"errors": errors, "write": write}
     return table[request.pop("do")](**request)
 
 

@@ -10,11 +10,12 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnxfuse import build
-from onnxfuse.build import CompileError, Library, build_library
+from onnxfuse.build import BuildRequest, CompileError, Library, build_library
 from onnxfuse.build import toolchain as compilers
 from onnxfuse.build.cache import Cache, default_cache_dir
 from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
@@ -52,9 +53,8 @@ def zig_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(default_cache_dir().absolute() / "zig"))
 
 
-def make(toolchain: Toolchain, out: Path, *sources: Source, glue: Source = GLUE, **options: object) -> Library:
-    given: dict[str, object] = {"cache": None, "jobs": 2, **options}
-    return build_library(sources or KERNELS, [glue], toolchain=toolchain, out=out, **given)  # type: ignore[arg-type]
+def make(toolchain: Toolchain, out: Path, *sources: Source, glue: Source = GLUE, **options: Any) -> Library:
+    return build_library(replace(BuildRequest(sources or KERNELS, [glue], toolchain, None, 2, out), **options))
 
 
 def only_glue(body: str) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, note, reject, settings
 
-from onnxfuse.build import Library, build_library
+from onnxfuse.build import BuildRequest, Library, build_library
 from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
 from onnxfuse.load import load, simplify_shapes
@@ -32,12 +33,12 @@ SLACK = 4.0  # sums that a rewrite takes in another order or form
 LAST = CACHE / "fuzz"  # where the model that is being tried lies, for when it ends this process
 
 
-def in_one_unit(sources: tuple[Source, ...], *others: Any, **more: Any) -> Library:
+def in_one_unit(request: BuildRequest) -> Library:
     """A library whose kernels are compiled together, which is much quicker."""
-    kernels = [s for s in sources if not s.symbol.startswith("tiles")]
-    tiles = [s for s in sources if s.symbol.startswith("tiles")]
+    kernels = [s for s in request.sources if not s.symbol.startswith("tiles")]
+    tiles = [s for s in request.sources if s.symbol.startswith("tiles")]
     together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels), kernels[0].flags)
-    return build_library((together, *tiles), *others, **more)
+    return build_library(replace(request, sources=(together, *tiles)))
 
 
 def tried(made: Made, folder: Path, **changes: Any) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from onnxfuse.build import Library, build_library
+from onnxfuse.build import BuildRequest, Library, build_library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain, find_toolchain
 from onnxfuse.errors import ToolchainError
@@ -70,7 +70,8 @@ extern "C" __attribute__((visibility("default"))) const onnxfuse::Kernel* const*
 """,
     )
     text = unit_of(cases, target.name).replace(*change) if change[0] else unit_of(cases, target.name)
-    return build_library([Source("cases", text, target.compiled)], [glue], gcc, Cache(CACHE), 1, out, sanitize=True)
+    sources = [Source("cases", text, target.compiled)]
+    return build_library(BuildRequest(sources, [glue], gcc, Cache(CACHE), 1, out, sanitize=True))
 
 
 def ran(gcc: Toolchain, target: Target, cases: Sequence[Case], library: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from onnxfuse.backends.cpu import schedule
 from onnxfuse.backends.row import ScheduleRequest
-from onnxfuse.build import Library, build_library
+from onnxfuse.build import BuildRequest, Library, build_library
 from onnxfuse.build.toolchain import Toolchain, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
@@ -52,10 +52,10 @@ def short(request: ScheduleRequest, _: Target, **named: Any) -> Kernel | Decisio
     return schedule(request, GENERIC, **named)
 
 
-def sanitized(sources: Any, *others: Any, **more: Any) -> Library:
+def sanitized(request: BuildRequest) -> Library:
     """A library of such kernels."""
-    baseline = [replace(source, flags=GENERIC.compiled) for source in sources]
-    return build_library(baseline, *others, sanitize=True, **more)
+    baseline = [replace(source, flags=GENERIC.compiled) for source in request.sources]
+    return build_library(replace(request, sources=baseline, sanitize=True))
 
 
 CALLS = on_cpu(schedule=short, build_library=sanitized)

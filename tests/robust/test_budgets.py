@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from onnxfuse import optimize
 from onnxfuse.backends import Backend
-from onnxfuse.build import build_library
+from onnxfuse.build import BuildRequest, build_library
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
@@ -153,8 +153,9 @@ def test_a_compiler_that_takes_much_memory_is_ended_while_it_runs(tmp_path: Path
     gc.collect()
     trim()
     here = resident(os.getpid())
+    sources, glue = [Source("one", "int one;")], [Source("glue", "int glue;")]
     with Meter(memory=here + ROOM) as meter, pytest.raises(BudgetError, match="MB were taken"), meter.step("build"):
-        build_library([Source("one", "int one;")], [Source("glue", "int glue;")], greedy, None, 1, tmp_path / "l.so")
+        build_library(BuildRequest(sources, glue, greedy, None, 1, tmp_path / "l.so"))
     assert here + ROOM < meter.peak < MORE * (here + ROOM)
 
 

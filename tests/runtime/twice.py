@@ -22,8 +22,8 @@ def built(folder: Path, glue: Sequence[Source], *, defines: str = "", family: st
     folder.mkdir(parents=True, exist_ok=True)
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
     made = folder / "libtwice.so"
-    toolchain = find_toolchain(family)
-    build.build_library([Source("twice", f"{defines}\n{kernel}")], glue, toolchain, None, 2, made)
+    sources = [Source("twice", f"{defines}\n{kernel}")]
+    build.build_library(build.BuildRequest(sources, glue, find_toolchain(family), None, 2, made))
     return made
 
 
@@ -43,7 +43,8 @@ def several(folder: Path, **needs: tuple[str, ...]) -> Path:
     ]
     variants = [ort_glue.Variant(name, (f"twice_{name}",), features) for name, features in needs.items()]
     made = folder / "libseveral.so"
-    build.build_library(sources, ort_glue.registration(DOMAIN, variants), find_toolchain(), None, 2, made)
+    registered = ort_glue.registration(DOMAIN, variants)
+    build.build_library(build.BuildRequest(sources, registered, find_toolchain(), None, 2, made))
     return made
 
 

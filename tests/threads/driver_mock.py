@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.backends import BACKENDS
-from onnxfuse.build import Library
+from onnxfuse.build import BuildRequest, Library
 from onnxfuse.build.cuda import architecture
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.run import optimize
@@ -53,9 +53,9 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
     seen: list[Source] = []
     row = BACKENDS["cuda"]
 
-    def build(sources: Sequence[Source], *others: Any, **more: Any) -> Library:
-        seen[:] = sources
-        return row.build_library(sources, *others, **more)
+    def build(request: BuildRequest) -> Library:
+        seen[:] = request.sources
+        return row.build_library(request)
 
     calls = Calls(backends={**BACKENDS, "cuda": replace(row, build_library=build)})
     given = {"target": "cuda", "arch": tuple(arch), "calls": calls, "cache_dir": str(CACHE), "strict": True}

@@ -7,6 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from onnxfuse.ir.fragments import Core, Fragment, lane_of, register_of
+from onnxfuse.ir.index import Atom
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
 from onnxfuse.ir.interpret.memory import Memory
@@ -100,8 +101,8 @@ def _wide(x: Array) -> Array:
 def elements(f: Fragment) -> tuple[Array, Array]:
     """Rows and columns of a fragment's elements, as arrays of lanes x registers."""
     lane, register = np.meshgrid(np.arange(f.lanes), np.arange(f.registers), indexing="ij")
-    values = {lane_of(f.lanes): lane, register_of(f.registers): register}
-    row, column = (np.broadcast_to(evaluate(e, lambda a: values[a]), lane.shape) for e in (f.row, f.column))  # type: ignore[index]
+    values: dict[Atom, Array] = {lane_of(f.lanes): lane, register_of(f.registers): register}
+    row, column = (np.broadcast_to(evaluate(e, lambda a: values[a]), lane.shape) for e in (f.row, f.column))
     return row, column
 
 

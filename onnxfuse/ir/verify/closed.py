@@ -61,7 +61,7 @@ def _params(kernel: Kernel) -> Iterator[str]:
 
 def outside(x: Stmt | Lanes) -> Iterator[str]:
     """The fields of a statement or lane kind whose values are not in their closed sets."""
-    kind: Any = type(x)
+    kind: type = type(x)
     for name, known in _sets(kind):
         value = getattr(x, name)
         if value not in known:
@@ -69,7 +69,7 @@ def outside(x: Stmt | Lanes) -> Iterator[str]:
 
 
 @cache
-def _sets(kind: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sets(kind: type) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The fields of a class that have closed sets of values, and these."""
     hints: dict[str, Any] = get_type_hints(kind)
     found = [(name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal]

@@ -8,6 +8,7 @@ movement around it joins the kernels that write the image and read the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -124,9 +125,11 @@ class _Draft:
         self._known[target] = tuple(map(Index.of, (-1, *shape[1:])))
         return self._made(conv, "Reshape", (x, target), dtype, shape, name)
 
-    def _constant(self, conv: Node, name: str, dtype: DType, shape: tuple[int, ...], load: object) -> str:
+    def _constant(
+        self, conv: Node, name: str, dtype: DType, shape: tuple[int, ...], load: Callable[[], npt.NDArray[Any]]
+    ) -> str:
         made = f"{conv.outputs[0]}/{name}"
-        self._constants[made] = Constant(dtype, shape, load)  # type: ignore[arg-type]  # gives an array
+        self._constants[made] = Constant(dtype, shape, load)
         self._types[made] = TensorType(dtype, tuple(map(Index.of, shape)))
         return made
 

@@ -18,6 +18,7 @@ from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.refusals import too_few, unworthy
 from onnxfuse.plan.small_groups import pools_beside, spared, stays
 from onnxfuse.plan.units import Units
+from onnxfuse.target import Target
 
 Members = tuple[int, ...]  # positions of nodes, in order
 
@@ -48,10 +49,12 @@ class Scope:
     kinds: Mapping[int, Kind]
     reads: Sequence[tuple[str, ...]]
     options: Options
-    legality: Legality
+    legality: Legality[Target]
 
     @staticmethod
-    def of(graph: Graph, kinds: dict[int, Kind], rows: OperatorTable, options: Options, legality: Legality) -> Scope:
+    def of(
+        graph: Graph, kinds: dict[int, Kind], rows: OperatorTable, options: Options, legality: Legality[Target]
+    ) -> Scope:
         """The scope of a graph; nodes with a kind are fusible."""
         return Scope(graph, *alive(graph, kinds, rows), options, legality)
 

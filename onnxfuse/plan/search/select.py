@@ -113,10 +113,9 @@ def _rest(nodes: Set, bound: Mapping[int, float]) -> float:
 def _solved(region: Set, seen: Mapping[Set, _At], levels: Sequence[Sequence[Set]], *, exact: bool) -> Solved:
     chosen: list[PricedGroup] = []
     at = region
-    while seen[at].last is not None:
-        here = seen[at]
-        chosen.append(here.last)  # type: ignore[arg-type]  # the loop ends where there is none
-        at = here.before
+    while (last := seen[at].last) is not None:
+        chosen.append(last)
+        at = seen[at].before
     behind = {region: 0.0}  # the least price from each state to the end
     least: dict[PricedGroup, float] = {}
     for level in reversed(levels):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, inline, loads, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import After, scaled_contraction
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.index import Axis, Index
@@ -89,7 +89,7 @@ def _attention(
         return None
     x = apply("select", hidden, const(0.0), x) if hidden is not None else x
     whole = Reduce("sum", reduce.ranges, (apply("mul", x, values),), F32)
-    value = rebuild(d.value, lambda n: whole if n == reduce else None, lambda e: e)
+    value = replaced(d.value, reduce, whole)
     made = nest_of(replace(d, value=value), places)
     return _divided(replace(made, output=d.name in outputs), frozenset(consumed), hides=hidden is not None)
 
@@ -211,7 +211,7 @@ def _divided(nest: Nest, consumed: frozenset[str], *, hides: bool) -> Attention 
     fits = not free_axes(query) & (keys | {*columns}) and not of_keys & {*rows, *columns}
     if not fits or not free_axes(value) <= {*batch, *columns} | keys or not columns:
         return None
-    finish = rebuild(nest.value, lambda n: variable(SUM, F32) if n == whole else None, lambda e: e)
+    finish = replaced(nest.value, whole, variable(SUM, F32))
     return Attention(
         nest, batch, rows, columns, whole.ranges, inner.ranges, query, key, score, value, finish, hidden, consumed
     )
@@ -222,4 +222,4 @@ def _after(x: Scalar, inner: Reduce, after: Sequence[After]) -> Scalar:
     dot: Scalar = variable(DOT, F32)
     for fn, by in after:
         dot = apply(fn, dot, by)
-    return rebuild(x, lambda n: dot if n == inner else None, lambda e: e)
+    return replaced(x, inner, dot)

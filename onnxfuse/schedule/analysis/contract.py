@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
 from onnxfuse.ir.codes import MOST, Side, is_flat, scaled, sides_of
-from onnxfuse.ir.compose import free_axes, rebuild, walk
+from onnxfuse.ir.compose import free_axes, replaced, walk
 from onnxfuse.ir.contraction import Contraction, scaled_contraction
 from onnxfuse.ir.dtype import F32, I8, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
@@ -76,7 +76,7 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
 
 def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contracted | None:
     c = Contraction(tuple(a for a in d.axes if a.extent != ONE), reduce.ranges, left, right)
-    finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
+    finish = replaced(d.value, reduce, total)
     if not c.columns:
         channels = len(c.batch) == 1 and bool(c.rows)
         return (

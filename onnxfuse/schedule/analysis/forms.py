@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import reduce
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import indices_of, loads, rebuild, replaced, substitute_axes, walk
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Param
@@ -134,7 +134,7 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
         for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
             padded = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
             if padded is not None:
-                value = _replaced(value, load, padded[1])
+                value = replaced(value, load, padded[1])
                 copies.append(padded[0])
         made += [*copies, replace(d, value=value)]
     return replace(c, definitions=tuple(made))
@@ -182,11 +182,6 @@ def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, 
 def _copy(p: Param, name: str, source: str) -> Definition:
     axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(p.shape))
     return Definition(name, axes, Load(source, tuple(map(Index.of, axes)), p.dtype))
-
-
-def _replaced(x: Scalar, old: Load, new: Load) -> Scalar:
-    """x with a load replaced."""
-    return rebuild(x, lambda n: new if n == old else None, lambda i: i)
 
 
 def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:

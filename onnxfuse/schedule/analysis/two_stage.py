@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from onnxfuse.ir.compose import free_axes, guarded, in_guards, loads, rebuild, sources, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, guarded, in_guards, loads, replaced, sources, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.monoid import MONOIDS
@@ -89,7 +89,7 @@ def divided(
     again = tuple(Axis(f"{a.name}_again", a.extent) for a in outer)
     index = tuple(map(Index.of, (*again, *d.axes) if columns else (*d.axes, *again)))
     whole = Reduce(x.combine, again, tuple(Load(p.name, index, p.value.dtype) for p in parts), x.dtype, x.slot)
-    value = rebuild(d.value, lambda node: whole if node == x else None, lambda e: e)
+    value = replaced(d.value, x, whole)
     return (*parts, replace(d, value=value))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import loads, replaced, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
@@ -245,7 +245,7 @@ def _merged(job: Job, follower: Job, t: AlignedJobs, frame: Frame, kept: set[str
     give_place(follower, t, frame, kept)
     made = flat_in(substitute_axes(job.nest.value, {a: digits[a] for a in inner}), frame)
     here = flat(substitute_axes(reads[0], frame.shared), frame.places)
-    value = rebuild(flat_in(follower.nest.value, frame), lambda n: made if n == here else None, lambda i: i)
+    value = replaced(flat_in(follower.nest.value, frame), here, made)
     assert isinstance(here, Load)
     goal = goal_of(follower, frame, value)
     return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})

@@ -10,7 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, Index, axes_of, divides
 from onnxfuse.ir.indexing import coefficient, product
-from onnxfuse.ir.kernel import Loop, Phase, Store, statements
+from onnxfuse.ir.kernel import Loop, Phase, Stmt, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MOST_THREADS
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Reduce
@@ -148,8 +148,8 @@ def aligned(phase: Phase, types: Mapping[str, DType]) -> bool:
     return found > 0
 
 
-def _accesses(body: Sequence[object]) -> Iterator[tuple[str, Index]]:
-    for s in statements(tuple(body)):  # type: ignore[arg-type]  # statements of a loop
+def _accesses(body: Sequence[Stmt]) -> Iterator[tuple[str, Index]]:
+    for s in statements(tuple(body)):
         if isinstance(s, Store):
             yield s.buffer, s.offset
         for f in fields(s):

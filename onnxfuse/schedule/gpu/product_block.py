@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.cost.gpu_products import REGISTERS
-from onnxfuse.ir.compose import rebuild, substitute_axes
+from onnxfuse.ir.compose import rebuild, replaced, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
@@ -205,7 +205,7 @@ class ProductBlock(ABC):
                 name, part = f"%reduced {n.name}", axis(f"part_{n.name}", t.threads // t.rows)
                 step = Accumulate((name,), reduce.combine, (at(MADE, Index.of(part) * t.rows + row),))
                 total = (ReduceLoop((name,), reduce.combine, F32, (loop(part, "unroll", step),)),)
-                value = rebuild(value, lambda x, r=reduce, n=name: of(n) if x == r else None, lambda e: e)  # type: ignore[misc]  # of this turn
+                value = replaced(value, reduce, of(name))
             made.append(loop(row, "thread", *total, Store(in_block(n.name), Index.of(row), flat(value, self.places))))
         return (*made, Sync("block")) if made else ()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of
-from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import After, Contraction, contraction_of, scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES
@@ -190,7 +190,7 @@ def _divided(
     total: Scalar = variable(SUM, F32)
     for fn, by in after:
         total = apply(fn, total, by)
-    finish = rebuild(nest.value, lambda n: total if n == whole else None, lambda e: e)
+    finish = replaced(nest.value, whole, total)
     consumed = frozenset(before)
     if consumed & {n.source for n in loads(finish)}:
         return None
@@ -326,7 +326,7 @@ def in_parts(p: MatrixProduct, d: Definition) -> tuple[MatrixProduct, Definition
     total: Scalar = Reduce("sum", (part,), (Load(name, index, F32),), F32)
     for fn, by in scaled[1]:
         total = apply(fn, total, by)
-    value = rebuild(d.value, lambda n: total if n == reduce else None, lambda e: e)
+    value = replaced(d.value, reduce, total)
     nest = replace(
         p.nest,
         name=name,

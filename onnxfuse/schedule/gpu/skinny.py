@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import free_axes, loads, rebuild
+from onnxfuse.ir.compose import free_axes, loads, rebuild, replaced
 from onnxfuse.ir.contraction import scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, Axis, Index, floor_div, greatest, least, modulo
@@ -76,7 +76,7 @@ def skinny_of(d: Definition, outputs: Sequence[str], places: Mapping[str, Place]
         total: Scalar = variable(SUM, F32)
         for fn, by in scaled[1]:
             total = apply(fn, total, by)
-        finish = rebuild(nest.value, lambda n, total=total: total if n == whole else None, lambda e: e)  # type: ignore[misc]  # bound as a default
+        finish = replaced(nest.value, whole, total)
         return Skinny(nest, c.rows, c.columns, c.ranges, c.left, c.right, finish, chosen)
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, most_step, substitute, transform
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, most_step, substitute
 from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
@@ -81,8 +81,8 @@ def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[
         if all(walks_as_one(e, high, low) for e in indices):
             one = Axis(f"{high.name}*{low.name.rsplit(':', 1)[-1]}", high.extent * low.extent)
             split = {high: Index.of(one) // low.extent, low: Index.of(one) % low.extent}
-            values = {a: transform(v, lambda x, s=split: s.get(x)) for a, v in values.items()} | split  # type: ignore[misc]  # bound as a default
-            indices = [transform(e, lambda x, s=split: s.get(x)) for e in indices]  # type: ignore[misc]  # bound as a default
+            values = {a: substitute(v, split) for a, v in values.items()} | split
+            indices = [substitute(e, split) for e in indices]
             out[at : at + 2] = [one]
         at -= 1
     return tuple(out), values

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.codes import coded
-from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import cost, indices_of, loads, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
@@ -281,8 +281,7 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
                 continue  # looked up under its guards only
             stay = tuple(g for g in f.guards if any(a in vectors for a in axes_of(g.index)))
             load = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
-            body = rebuild(x.body[0], lambda n, f=f, load=load: load if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
-            return (body,), [g for g in f.guards if g not in stay]
+            return (replaced(x.body[0], f, load),), [g for g in f.guards if g not in stay]
     return x.body, []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import rebuild, substitute_axes
+from onnxfuse.ir.compose import replaced, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
@@ -143,7 +143,7 @@ def put_together(a: Attention, p: KeySplits, d: Definition) -> tuple[Definition,
     if a.hidden is not None:
         nothing = apply("or", apply("isnan", of_row), apply("equal", of_row, const(0.0)))
         value = apply("select", nothing if a.hidden == HIDES_NAN else a.hidden, const(0.0), value)
-    made = rebuild(a.finish, lambda n: value if n == variable(SUM, F32) else None, lambda e: e)
+    made = replaced(a.finish, variable(SUM, F32), value)
     digits = a.nest.digits_at(tuple(map(Index.of, d.axes)))
     return (
         Definition(names["highest"], (batch, row), highest),
