@@ -18,7 +18,7 @@ from unittest.mock import patch
 import onnx
 import onnxruntime
 
-from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.ir.graph import Node
 from onnxfuse.pipeline import run
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.pipeline.steps import nodes_left
@@ -30,10 +30,13 @@ BOUNDARIES = {
     ),
     "Attention": 4,  # product, heads apart, scores with softmax, values
     "EmbedLayerNormalization": 1,
+    **dict.fromkeys(
+        ("FusedConv", "NhwcFusedConv"), 2
+    ),  # the provider has no such nodes: the activation is one of its own
 }
-BIASED = ("Gemm", "FusedGemm")  # copy a bias into the result first: two launches, as seen on an H100 (README.md)
+# A bias is a launch of its own: copied into the result before, or added behind a convolution, as seen on an H100.
+BIASED = ("Gemm", "FusedGemm", "Conv", "FusedConv", "NhwcFusedConv")
 PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv", "NhwcFusedConv", "Einsum")
-TAKEN_IN = ("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh")  # by the convolution before them
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Count:
 
 def launches(op: str, biased: bool) -> int:
     """Launches of a node; `biased` nodes have a third input."""
-    return 2 if op in BIASED and biased else BOUNDARIES.get(op, 1)
+    return BOUNDARIES.get(op, 1) + (op in BIASED and biased)
 
 
 def counted(nodes: Iterable[tuple[str, Sequence[str]]]) -> Count:
@@ -96,7 +99,7 @@ def of_build(b: Build) -> tuple[Count, int]:
     """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
     graph = have(b.plan).graph
     names = set(nodes_left(b))
-    left = counted((n.op, n.inputs) for n in graph.nodes if n.name in names and not _taken_in(n, graph))
+    left = counted((n.op, n.inputs) for n in graph.nodes if n.name in names)
     ours = sum(len(have(p.kernel).phases) for p in b.all_parts)
     return Count(left.all + ours, left.products), ours
 
@@ -120,7 +123,7 @@ def between_products(b: Build) -> int:
     def kernels(u: int | str) -> int:
         if isinstance(u, int):
             return len(have(b.all_parts[u].kernel).phases)
-        return 0 if _taken_in(nodes[u][0], graph) else launches(nodes[u][0].op, len(nodes[u][0].inputs) > 2)
+        return launches(nodes[u][0].op, len(nodes[u][0].inputs) > 2)
 
     found, since = 0, dict[int | str, tuple[int, int]]()  # the number of the last product, and kernels since then
     for u in order:
@@ -132,14 +135,6 @@ def between_products(b: Build) -> int:
         elif before:
             since[u] = (last, count + kernels(u))
     return found
-
-
-def _taken_in(n: Node, graph: Graph) -> bool:
-    """Whether a convolution does a node's work on the way."""
-    if n.op not in TAKEN_IN:
-        return False
-    maker = graph.producers().get(n.inputs[0])
-    return maker is not None and maker.op == "Conv" and len(graph.consumers().get(n.inputs[0], [])) == 1
 
 
 HEAD = (
