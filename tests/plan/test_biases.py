@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,23 @@ def test_the_bias_of_a_convolution_is_added_to_its_channels(image: tuple[int, ..
 def test_a_bias_that_is_computed_stays() -> None:
     graph = convolution(6, 5, constant=False)
     assert biases_apart(graph) is graph
+
+
+def test_a_bias_of_convolutions_of_different_ranks_has_a_shape_for_each() -> None:
+    b = Build(17)
+    bias = b.constant(np.linspace(-2, 3, 7, dtype=np.float32))
+    weights = [b.constant(np.full((7, 3, *(3 for _ in range(n))), 0.1, np.float32)) for n in (1, 2)]
+    images = (b.input("x", 7, 3, 9), b.input("y", 7, 3, 6, 5))
+    graph = b.graph(*(b.node("Conv", x, w, bias) for x, w in zip(images, weights, strict=True)))
+    apart = biases_apart(graph)
+    apart.verify()
+    assert [n.op for n in apart.nodes] == ["Conv", "Add", "Conv", "Add"]
+    same(graph, apart, terms=27)
+
+
+def test_a_value_of_the_model_is_not_replaced() -> None:
+    """Whatever its name is."""
+    graph = convolution(6, 5)
+    (name,) = {i for n in biases_apart(graph).nodes for i in n.inputs if i.endswith("axes")}
+    taken = replace(graph, types={**graph.types, name: None})
+    assert biases_apart(taken) is taken

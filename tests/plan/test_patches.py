@@ -66,3 +66,10 @@ def test_the_runtime_multiplies_and_kernels_move() -> None:
     assert "MatMul" in ops and "Conv" not in ops
     assert any({"Add", "Transpose", "Relu"} <= {n.op for n in g.nodes} for g in made.groups)
     assert "Conv" in {n.op for n in plan(graph, ROWS, Options(), legality=CPU).graph.nodes}
+
+
+def test_a_convolution_stays_where_names_could_be_mistaken() -> None:
+    graph = embedding(**SAME)
+    (made,) = (n.outputs[0] for n in graph.nodes if n.op == "Conv")
+    taken = graph.with_nodes(graph.nodes, types={**graph.types, f"{made}/rows": None})
+    assert patches_as_products(taken) is taken

@@ -22,10 +22,12 @@ def biases_apart(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for n in graph.nodes:
         made = f"{n.outputs[0]}/unbiased" if n.outputs else ""
-        bias = "" if made in types else _added(n, graph, types, constants)
-        if not bias:
+        bias = _added(n, graph)
+        if not bias or made in types or (bias in graph.types and bias != n.inputs[2]):
             nodes.append(n)
             continue
+        if bias not in types:
+            constants[bias], types[bias] = _of_channels(n, graph)
         types[made] = types[n.outputs[0]]
         nodes.append(replace(n, inputs=n.inputs[:2], outputs=(made,)))
         added = replace(n, op="Add", inputs=(made, bias), attrs={}, name=f"{n.name}/bias")
@@ -35,8 +37,11 @@ def biases_apart(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, types=types, constants=constants)
 
 
-def _added(n: Node, graph: Graph, types: dict[str, TensorType | None], constants: dict[str, Constant]) -> str:
-    """The value that an Add behind a node adds in place of its bias; empty where it has none, or adds it otherwise."""
+def _added(n: Node, graph: Graph) -> str:
+    """The value that an Add behind a node adds in place of its bias; empty where it has none, or adds it otherwise.
+
+    For a Conv that is a new constant, one for each bias and number of axes.
+    """
     if not n.standard or graph.opset < _WITHOUT_BIAS.get(n.op, graph.opset + 1) or len(n.inputs) < 3 or not n.inputs[2]:
         return ""
     bias, made = n.inputs[2], graph.types.get(n.outputs[0])
@@ -44,10 +49,13 @@ def _added(n: Node, graph: Graph, types: dict[str, TensorType | None], constants
         return ""
     if n.op == "Gemm":
         return bias
-    held, name = graph.constants.get(bias), f"{bias}/channels"
-    if held is None or (name in types and name not in constants):
-        return ""
+    return f"{bias}/channels of {len(made.shape)} axes" if bias in graph.constants else ""
+
+
+def _of_channels(n: Node, graph: Graph) -> tuple[Constant, TensorType]:
+    """The constant bias of a Conv, shaped to be added to its channels."""
+    held, made = graph.constants[n.inputs[2]], graph.types[n.outputs[0]]
+    assert made is not None, "its type is known"
     shape = (held.size, *(1 for _ in made.shape[2:]))
-    constants[name] = Constant(held.dtype, shape, lambda: held.load().reshape(shape), in_memory=held.in_memory)
-    types[name] = TensorType(held.dtype, tuple(map(Index.of, shape)))
-    return name
+    moved = Constant(held.dtype, shape, lambda: held.load().reshape(shape), in_memory=held.in_memory)
+    return moved, TensorType(held.dtype, tuple(map(Index.of, shape)))

@@ -42,7 +42,7 @@ def patches_as_products(graph: Graph) -> Graph:
     draft = _Draft(graph)
     for n in graph.nodes:
         found = _patches(n, graph)
-        if found is None:
+        if found is None or draft.taken(n):
             draft.nodes.append(n)
         else:
             draft.product(n, found)
@@ -79,6 +79,10 @@ class _Draft:
     def graph(self) -> Graph:
         """The graph of what was drafted."""
         return self._graph.with_nodes(self.nodes, types=self._types, constants=self._constants, known=self._known)
+
+    def taken(self, conv: Node) -> bool:
+        """Whether the model has a value that could be mistaken for one of those that are made for a convolution."""
+        return any(name.startswith(f"{conv.outputs[0]}/") for name in self._graph.types)
 
     def product(self, conv: Node, p: Patches) -> None:
         """The product that a convolution is: rows of patches times weights, a bias, and channels before positions."""
