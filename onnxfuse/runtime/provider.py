@@ -116,6 +116,6 @@ def preload() -> None:
         return
     with redirect_stdout(io.StringIO()):  # it prints what it does not find; a session that lacks it says so
         ort.preload_dlls()
-        for folder in map(Path, sys.path):  # packages that lie elsewhere than the runtime's
-            for place in sorted(folder.glob("nvidia/*/lib")):
+        for folder in (Path(name).resolve() for name in sys.path if name):  # packages elsewhere than the runtime's
+            for place in (each for each in sorted(folder.glob("nvidia/*/lib")) if each.is_dir()):
                 ort.preload_dlls(directory=str(place))
