@@ -304,3 +304,15 @@ def test_reductions_of_a_block_take_a_barrier_each(graph: Graph) -> None:
     assert len(barriers) == len(places) == 2
     for number in range(len(barriers)):
         assert verify(without(kernel, number))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_have_a_thread_each(stride: int) -> None:
+    """Threads side by side read elements that are close; those of one window are in several lines."""
+    b = Build(20)
+    how = {"kernel_shape": (3, 3), "strides": (stride, stride), "pads": (1, 1, 1, 1)}
+    kernel = kernel_of(f"pool_{stride}", b.graph(b.node("MaxPool", b.input("x", 1, 64, 112, 112), **how)))
+    (phase,) = kernel.phases
+    assert phase.launch is not None
+    grid, block = phase.launch.grid.constant, phase.launch.block.constant
+    assert grid is not None and block is not None and grid * block == 64 * (112 // stride) ** 2

@@ -32,6 +32,7 @@ MANY = 16  # accesses to rows that are too long for that, and still are kept in 
 MANY_ELEMENTS = 32  # of a row, that each of the most threads has in registers
 NEAR, FAR = 16, 32  # elements of a long row that each thread has in registers at least, and accesses to all of it
 LONG_BLOCK = 512  # threads at a long row that is not kept, or of which two are side by side
+CLOSE = 4  # elements from one row to the next, of which lines of memory have several rows
 LONG = 8  # accesses of each of the most threads from which on they are at a row that is not kept
 
 
@@ -110,14 +111,19 @@ def _beside_registers(longest: int, width: int, size: int, target: Gpu) -> Itera
 
 
 def _side_by_side(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
-    """Whether it is rows that lie side by side in memory, and not the elements of each."""
+    """Whether it is rows that lie side by side in memory, and not the elements of each.
+
+    Those of windows, which overlap or follow each other closely, do, though elements of a window do too.
+    """
     inner = within = 0
     for job in t.jobs:
         mine = set(t.shared)
         for offset in (e for e in _offsets(job, places) if axes_of(e) - mine):
-            runs = [a for a in axes_of(offset) if coefficient(offset, a) == ONE and (a.extent.constant or 2) > 1]
-            inner += any(a in mine for a in runs)
-            within += any(a not in mine for a in runs)
+            runs = {a: coefficient(offset, a) for a in axes_of(offset) if (a.extent.constant or 2) > 1}
+            steps = {a: step.constant or 0 for a, step in runs.items() if step is not None}
+            beside = any(a in mine and 1 <= step <= CLOSE for a, step in steps.items())
+            inner += beside
+            within += not beside and any(a not in mine and step == 1 for a, step in steps.items())
     return inner > within
 
 
