@@ -101,8 +101,12 @@ def mean(*args: Scalar) -> Scalar:
 
 
 def power(x: Scalar, y: Scalar) -> Scalar:
-    """x**y in the type of x, computed in that of y where only y is floating; small integer powers are products."""
-    if isinstance(y, Const) and x.dtype.floating:
+    """x**y in the type of x, computed in that of y where only y is floating; small integer powers are products.
+
+    A device's pow of floats may be 8.999999 for 3 to the power of 2.0, so that what is an integer is made one again
+    before it is truncated.
+    """
+    if isinstance(y, Const) and (x.dtype.floating or y.dtype.floating):
         if y.value == 2:
             return apply("mul", x, x)
         if y.value == 1:
@@ -110,7 +114,9 @@ def power(x: Scalar, y: Scalar) -> Scalar:
         if y.value == 3:
             return apply("mul", apply("mul", x, x), x)
     if y.dtype.floating and not x.dtype.floating:
-        return cast(apply("pow", cast(x, y.dtype), y), x.dtype)
+        raised = apply("pow", cast(x, y.dtype), y)
+        whole = apply("equal", y, apply("floor", y))
+        return cast(apply("select", whole, apply("round", raised), raised), x.dtype)
     return apply("pow", x, cast(y, x.dtype))
 
 

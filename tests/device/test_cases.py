@@ -135,6 +135,7 @@ def test_errors_of_a_sanitizer_are_told_by_case(
     for each in found["tools"].values():
         assert len(each["kernels"]) >= 1
         assert [*each["errors"]] == ["softmax_rows"] or "softmax_rows" not in each["kernels"]
+    assert any("softmax_rows" in each["kernels"] for each in found["tools"].values())
 
 
 def test_an_error_is_of_the_function_that_it_names() -> None:

@@ -23,9 +23,9 @@
 #define SHARED(name) unsigned char* const name = emulated::now->arena
 #define ON_BOUNDARY(place, bytes) emulated::on_boundary(place, bytes)
 
-// Rounded by itself: the compiler of the emulator joins no product with a sum across a volatile.
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
+// Rounded by itself: the compiler of the emulator joins no product with a sum across a volatile.
 inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;
   return product;

@@ -12,16 +12,18 @@ import pytest
 
 from onnxfuse.cost.gpu import cost_of
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.dtype import F16, F32, I32, DType
+from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import KernelFault, interpret
 from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
 from onnxfuse.ir.launch import Sync
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Apply, Const, Load
 from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.gpu.split_reductions import ORDERED
 from onnxfuse.schedule.passes.block_reductions import PARTS
 from onnxfuse.target import block_shared
+from tests.kernels.cases import elementwise
 from tests.kernels.cases.row import norm_chain, one, softmax_chain
 from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.test_planted_faults import in_phases
@@ -316,3 +318,49 @@ def test_windows_have_a_thread_each(stride: int) -> None:
     assert phase.launch is not None
     grid, block = phase.launch.grid.constant, phase.launch.block.constant
     assert grid is not None and block is not None and grid * block == 64 * (112 // stride) ** 2
+
+
+def factors(kernel: Kernel) -> set[float]:
+    """Numbers that something is multiplied by."""
+    values = [s.value for s in all_statements(kernel) if isinstance(s, (Let, Store))]
+    products = [n for v in values for n in walk(v) if isinstance(n, Apply) and n.fn == "mul"]
+    return {a.value for n in products for a in n.args if isinstance(a, Const)}
+
+
+@pytest.mark.parametrize("width", [41, 47, 55, 82])
+def test_a_mean_is_rounded_correctly_where_something_jumps_behind_it(width: int) -> None:
+    """By the reciprocal, that of so many ones is less than 1."""
+    b = Build(20)
+    x = b.input("x", 64, width)
+    kernel = kernel_of(
+        "floor", b.graph(b.node("Sub", x, b.node("Floor", b.node("ReduceMean", x, b.ints(1), keepdims=1))))
+    )
+    (out,) = interpret(kernel, [np.ones((64, width), np.float32)], 1)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+def test_means_of_a_normalization_are_by_way_of_a_reciprocal(op: str) -> None:
+    kernel = kernel_of("means", one(op, 64, 96, inputs=1, opset=23, axis=-1))
+    assert float(np.float32(1 / 96)) in {float(np.float32(f)) for f in factors(kernel)}
+
+
+def test_a_mean_that_is_itself_a_result_is_rounded_correctly() -> None:
+    b = Build(17)
+    outputs = b.node("LayerNormalization", b.input("x", 64, 41), b.weights(41), count=2, axis=-1)
+    made = interpret(kernel_of("mean", b.graph(*outputs)), [np.ones(s, np.float32) for s in ((64, 41), 41)], 1)
+    assert (made[1] == 1).all()
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, None])
+def test_integers_to_a_floating_power_outlast_a_pow_that_misses_by_a_bit(
+    exponent: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a device may, which gives 8.999999 for 3 to the power of 2."""
+    kernel = kernel_of("powers", elementwise.to_the_power(I32, exponent))
+    low = replace(FUNCTIONS["pow"], numpy=lambda x, y: np.nextafter(np.power(x, y), np.zeros_like(x)))
+    monkeypatch.setitem(FUNCTIONS, "pow", low)
+    x = np.arange(5 * 33, dtype=np.int32).reshape(5, 33) % 9 + 1
+    y = np.arange(33, dtype=np.float32) % 5
+    (out,) = interpret(kernel, [x] if exponent else [x, y], 1)
+    np.testing.assert_array_equal(out, x ** (y.astype(np.int32) if exponent is None else int(exponent)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import free_axes, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import flatten, product
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, uncast
 from onnxfuse.schedule.analysis.memory import Nest
 from onnxfuse.schedule.gpu.thread_mapping import Columns, ThreadMapping, columns
 from onnxfuse.schedule.nests.align import AlignedJobs
@@ -16,6 +16,10 @@ from onnxfuse.schedule.nests.jobs import Job
 
 MOST_TERMS = 1 << 24
 FEW_LOADS = 2  # of a value that is computed again where rows are too long to keep it
+CONTINUOUS = frozenset((
+    "add", "sub", "mul", "rounded_mul", "div", "fma", "neg", "abs", "min", "max", "min_or_second", "max_or_second",
+    "sqrt", "reciprocal", "exp", "exp_or_zero", "log", "erf", "tanh", "sigmoid", "select", "cast",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,14 @@ class Made:
         return by.total == self.columns.total and self.position(load) == by.position
 
 
-def steps_of(t: AlignedJobs, d: ThreadMapping, digits: Mapping[Axis, Index]) -> tuple[list[RowStep], dict[str, Made]]:
-    """The steps of all jobs in order, and their values; `digits` are the values of the phase's axes."""
+def steps_of(
+    t: AlignedJobs, d: ThreadMapping, digits: Mapping[Axis, Index], kept: Collection[str]
+) -> tuple[list[RowStep], dict[str, Made]]:
+    """The steps of all jobs in order, and their values; `digits` are the values of the phase's axes.
+
+    What is in `kept` is read outside of the phase.
+    """
+    near = normalizes([job.nest for job in t.jobs], kept)
     steps: list[RowStep] = []
     values: dict[str, Made] = {}
     for job in t.jobs:
@@ -70,7 +80,7 @@ def steps_of(t: AlignedJobs, d: ThreadMapping, digits: Mapping[Axis, Index]) -> 
             body = tuple(substitute_axes(b, across.digits(x.ranges)) for b in x.body)
             steps.append(RowStep(_name(x, steps), body[0], across, replace(x, body=body)))
         names = dict(zip(found, (s.name for s in steps[len(steps) - len(found) :]), strict=True))
-        value = _named(value, names)
+        value = _named(value, names, near=near)
         if made.columns is not None:
             value = substitute_axes(value, made.columns.digits(made.inner))
         steps.append(RowStep(job.nest.name, value, made.columns))
@@ -91,11 +101,12 @@ def slot_of(name: str, slot: int) -> str:
     return f"{name}.{slot}"
 
 
-def _named(value: Scalar, names: Mapping[Reduce, str]) -> Scalar:
-    """A value with reductions as names for their results; a sum is divided by a number by way of its reciprocal."""
+def _named(value: Scalar, names: Mapping[Reduce, str], *, near: bool) -> Scalar:
+    """A value with reductions as names for their results; where `near` will do, means are by way of a reciprocal."""
 
     def leaf(node: Scalar) -> Scalar | None:
-        if isinstance(node, Apply) and node.fn == "div" and _mean(node):
+        if near and _mean(node):
+            assert isinstance(node, Apply)
             total, count = node.args
             assert isinstance(count, Const)
             named = leaf(total)
@@ -106,8 +117,35 @@ def _named(value: Scalar, names: Mapping[Reduce, str]) -> Scalar:
     return rebuild(value, leaf, lambda e: e)
 
 
-def _mean(x: Apply) -> bool:
-    """Whether it is a sum divided by the number of its terms, or a like number, which need not be exact."""
+def normalizes(nests: Sequence[Nest], kept: Collection[str]) -> bool:
+    """Whether nests normalize by means that need not be rounded correctly.
+
+    A sum by the reciprocal of 41 is not 1 for 41 ones. Nothing jumps on the way to the results, such as `Floor`, which
+    would make much of that, there is a square root, by which something is divided, and no mean is itself a result.
+    """
+    means: set[str] = set()
+    for nest in nests:
+        value = uncast(nest.value)
+        if _mean(value) or (isinstance(value, Load) and value.source in means):
+            means.add(nest.name)
+            if nest.output or nest.name in kept:
+                return False
+    parts = {n for nest in nests for n in walk(nest.value)}
+    roots = any(isinstance(n, Apply) and n.fn == "sqrt" for n in parts)
+    return roots and all(map(_continuous, parts))
+
+
+def _continuous(x: Scalar) -> bool:
+    """Whether a node by itself makes little of a little difference."""
+    if isinstance(x, Apply):
+        return x.fn in CONTINUOUS and x.dtype.floating
+    return not isinstance(x, Reduce) or x.combine in ("sum", "max", "min")
+
+
+def _mean(x: Scalar) -> bool:
+    """Whether it is a sum divided by the number of its terms, or a like number."""
+    if not isinstance(x, Apply) or x.fn != "div":
+        return False
     total, count = x.args
     sums = isinstance(total, Reduce) and total.combine == "sum" and total.dtype == x.dtype
     return sums and x.dtype.floating and isinstance(count, Const) and 1 <= count.value < MOST_TERMS

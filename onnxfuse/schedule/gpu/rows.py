@@ -49,7 +49,7 @@ def row_phase(
     """The phase in a division; None where registers do not suffice for it."""
     row, launch = over_rows(d, product([a.extent for a in t.shared]), MOST_BLOCKS)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
-    steps, values = steps_of(t, d, digits)
+    steps, values = steps_of(t, d, digits, kept)
     storage = _Storage(d, places, digits, target)
     if d.near or (not d.kept and d.team == "block"):
         steps = recomputed(steps, values, kept)

@@ -56,11 +56,24 @@ def whole(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Arr
     return feeds
 
 
+def small(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Integers from 1 to 9, and from 0 to 4 on the right."""
+    drawn = draw(graph, rng, sizes)
+    return {k: rng.integers(*((1, 10) if k == "x" else (0, 5)), v.shape).astype(v.dtype) for k, v in drawn.items()}
+
+
+def to_the_power(dtype: DType, exponent: float | None) -> Graph:
+    """Integers to the power of a floating number, or of as many as there are columns."""
+    b = Build(20)
+    x = b.input("x", 5, 33, dtype=dtype)
+    return b.graph(b.node("Pow", x, b.input("y", 33) if exponent is None else b.constant(exponent)))
+
+
 def divisors(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
     """Numbers of either sign by 1, 2, 3, -2 and the like."""
     feeds = whole(graph, rng, sizes)
-    small = rng.integers(1, 5, feeds["y"].shape)
-    signed = np.where(rng.random(small.shape) < 0.5, -small, small) if feeds["y"].dtype.kind in "if" else small
+    least = rng.integers(1, 5, feeds["y"].shape)
+    signed = np.where(rng.random(least.shape) < 0.5, -least, least) if feeds["y"].dtype.kind in "if" else least
     return feeds | {"y": signed.astype(feeds["y"].dtype)}
 
 
@@ -156,6 +169,9 @@ def integers() -> list[Case]:
     add("shift_all_u8", binary("BitShift", (5, 33), (33,), U8, direction="RIGHT"))
     add("shift_all_i32", binary("BitShift", (5, 33), (33,), I32, direction="LEFT"))
     add("Shrink_i32", unary("Shrink", I32, bias=1.5, lambd=1.0), draw)
+    for t in (I32, I64):
+        for exponent in (2.0, 3.0, 4.0, None):
+            add(f"Pow_{t}_{exponent or 'any'}".replace(".", "_"), to_the_power(t, exponent), small)
     add("fmod_i32", binary("Mod", (5, 33), (33,), I32, fmod=1), divisors)
     add("fmod_f32", binary("Mod", (5, 33), (33,), F32, fmod=1), divisors)
     return out
