@@ -30,7 +30,7 @@ from onnxfuse.plan.price import Costing
 from onnxfuse.rewrite import Firing, rewrite
 from onnxfuse.runtime.provider import Provider
 from onnxfuse.target import Target
-from onnxfuse.verify import GroupVerdict, verify_culprits, verify_groups, verify_models, verify_reference
+from onnxfuse.verify import GroupVerdict, verify_culprits, verify_groups, verify_models, verify_place, verify_reference
 from onnxfuse.verify.verdicts import Verdict
 
 
@@ -151,6 +151,15 @@ class VerifyReference(Protocol):
         """The folder with its outputs; None if it did not run."""
 
 
+class VerifyPlace(Protocol):
+    """`verify.verify_place`: whether the original runs in the provider of a device."""
+
+    def __call__(
+        self, a: Path, provider: Provider, *, memory_limit: int | None, **settings: Unpack[FeedSettings]
+    ) -> str:
+        """Why it does not; empty where it does."""
+
+
 class VerifyCulprits(Protocol):
     """`verify.verify_culprits`: bisection for kernels that are at fault."""
 
@@ -242,6 +251,7 @@ class Calls:
     verify_models: VerifyModels = verify_models
     verify_reference: VerifyReference = verify_reference
     verify_culprits: VerifyCulprits = verify_culprits
+    verify_place: VerifyPlace = verify_place
     memory_of: Callable[[Cache | None, Context, Build], VerdictCache] = memory_of
     profile_models: ProfileModels = profile_models
     measure_gain: MeasureGain = measure_gain

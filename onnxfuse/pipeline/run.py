@@ -319,5 +319,5 @@ def _nodes_of(b: Build, *, planned: bool) -> int:
 
 def _verified(context: Context, b: Build) -> Verified | None:
     v = b.verdict
-    ran = () if b.copy or v is None or v.inputs == 0 else tried_here(context)
+    ran = () if b.copy or v is None or v.inputs == 0 else tried_here(context, b)
     return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached, ran)

@@ -126,6 +126,7 @@ class Build:
     groups: tuple[GroupResult, ...] = ()
     nodes_after: int = 0
     verdict: Verdict | None = None
+    place: Provider | None = None  # where kernels are verified, once the original was tried there
     loads: tuple[LoadCost, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
     grouping: tuple[tuple[str, ...], ...] | None = None  # groups that a lock names, by the names of their nodes
@@ -240,20 +241,23 @@ def cache_of(context: Context) -> Cache | None:
     return Cache(usual) if os.access(usual, os.W_OK | os.X_OK) else None
 
 
-def place_of(context: Context) -> Provider:
+def place_of(context: Context, b: Build) -> Provider:
     """The provider of this machine's GPU if kernels of a build run there; that of the CPU otherwise.
 
-    Kernels for CPUs beside those for GPUs are run as those of a build for CPUs.
+    Kernels for CPUs beside those for GPUs are run as those of a build for CPUs. Until the original was tried there, it
+    is the one to try.
     """
+    if b.place is not None:
+        return b.place
     options = context.options
     if options.target not in DEVICES or context.here or not _on_gpu(context):
         return CPU
     return _provider(options.target, options.cuda_graph)
 
 
-def tried_here(context: Context) -> tuple[str, ...]:
+def tried_here(context: Context, b: Build) -> tuple[str, ...]:
     """Names of the targets whose kernels are run on this machine; of several for GPUs a library chooses one."""
-    return context.here if place_of(context) == CPU else _on_gpu(context)[:1]
+    return context.here if place_of(context, b) == CPU else _on_gpu(context)[:1]
 
 
 def _on_gpu(context: Context) -> tuple[str, ...]:

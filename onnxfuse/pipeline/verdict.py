@@ -30,13 +30,14 @@ from onnxfuse.verify.verdicts import Verdict
 SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
 _REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
 _KEPT = "--no-verify makes a kernel of it all the same"
+_ELSEWHERE = "not verified on the GPU: "
 _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
 
 
 def begin(context: Context, calls: Calls, b: Build) -> None:
     """Run the original in another process while the build goes on, if its outputs will be needed."""
     options = context.options
-    if b.copy or not options.verifies or place_of(context) != CPU:  # what the GPU makes of the original counts too
+    if b.copy or not options.verifies or place_of(context, b) != CPU:  # what the GPU makes of the original counts too
         return
     if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
         return
@@ -63,24 +64,10 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if b.copy and have(b.emitted).exact is not None:
         context.background.cancel(_REFERENCE)
         return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
-    if find_spec("onnxruntime") is None:
-        verdict = Verdict(None, None, None, None, message=ABSENT)
-    else:
-        memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
-        known = memory.recall()
-        if known is None:
-            if _beside(context, b):
-                context.background.start(_MODELS, partial(_compared, context, calls, b))
-            context.tell("begin", {"step": "verify each kernel"})
-            b, failed = _tried(context, calls, b)
-            if failed and b.rounds < MOST_ROUNDS:
-                context.background.cancel(_MODELS)
-                return _dropped(b, failed)
-            context.tell("begin", {"step": "verify the model"})
-        verdict = known or context.background.result(_MODELS, lambda: _compared(context, calls, b))
-        context.background.cancel(_MODELS)
-        memory.keep(verdict)
-    if verdict.ok and not b.copy and (said := _unable(context)):
+    b, verdict = _judged(context, calls, b)
+    if verdict is None:
+        return b
+    if verdict.ok and not b.copy and (said := _unable(context, b)):
         b = replace(b, notes=(*b.notes, f"not verified: {said}"))
     facts = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
     context.tell(
@@ -95,8 +82,63 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         raise AnsweredNo(f"verify: the result differs: {verdict.message}", hint=hint)
     if verdict.ok is None and options.verify is True:
         way = INSTALL if verdict.message == ABSENT else "give --inputs"
-        raise DeviceError(f"verify: {verdict.message}", hint=f"{way}, or --no-verify to do without")
+        words = "; ".join((verdict.message, *(note for note in b.notes if note.startswith(_ELSEWHERE))))
+        raise DeviceError(f"verify: {words}", hint=f"{way}, or --no-verify to do without")
     return replace(b, verdict=verdict)
+
+
+def _judged(context: Context, calls: Calls, b: Build) -> tuple[Build, Verdict | None]:
+    """The build and the verdict on it; None, and the build without them, where kernels fail alone.
+
+    What fails in the provider of the GPU counts only while the original runs there; else it is judged without.
+    """
+    if find_spec("onnxruntime") is None:
+        return b, Verdict(None, None, None, None, message=ABSENT)
+    memory = calls.memory_of(None if context.options.verify else cache_of(context), context, b)
+    if (known := memory.recall()) is not None:
+        return b, known
+    if b.place is None:
+        wanted, b = place_of(context, b), _placed(context, calls, b)
+        if b.place != wanted:
+            return _judged(context, calls, b)
+    if b.place == CPU and _beside(context, b):  # a GPU may take one process only
+        context.background.start(_MODELS, partial(_compared, context, calls, b))
+    context.tell("begin", {"step": "verify each kernel"})
+    b, failed = _tried(context, calls, b)
+    verdict = None
+    if not failed or b.rounds >= MOST_ROUNDS:
+        context.tell("begin", {"step": "verify the model"})
+        verdict = context.background.result(_MODELS, partial(_compared, context, calls, b))
+    context.background.cancel(_MODELS)
+    if verdict is not None and verdict.ok is not False:
+        memory.keep(verdict)
+        return b, verdict
+    moved = _placed(context, calls, b)
+    if moved.place != b.place:
+        return _judged(context, calls, moved)
+    return (_dropped(b, failed), None) if verdict is None else (b, verdict)
+
+
+def _placed(context: Context, calls: Calls, b: Build) -> Build:
+    """The build with the provider in which its kernels are judged: one in which the original runs.
+
+    Where it does not run in that of the GPU, or only without CUDA graphs, no kernel is at fault: a note says why.
+    """
+    place, notes = place_of(context, b), b.notes
+    while place != CPU:
+        said = calls.verify_place(
+            context.original, place, memory_limit=_memory_limit(context), **feed_settings(context, b)
+        )
+        if not said:
+            break
+        notes = (*b.notes, f"not verified with CUDA graphs: {said}" if place.graph else f"{_ELSEWHERE}{said}")
+        place = place.ungraphed if place.graph else CPU
+    return replace(b, place=place, notes=notes)
+
+
+def _memory_limit(context: Context) -> int | None:
+    budget = context.options.memory_budget
+    return size_of(budget) if budget else None
 
 
 def _given_up(b: Build, verdict: Verdict, parts: list[GroupBuild]) -> Build:
@@ -150,9 +192,8 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
 
 def _run_settings(context: Context, b: Build) -> RunSettings:
     """The arguments that both comparisons share."""
-    budget = context.options.memory_budget
-    limit = size_of(budget) if budget else None
-    return {**feed_settings(context, b), "isas": context.here, "provider": place_of(context), "memory_limit": limit}
+    limit = _memory_limit(context)
+    return {**feed_settings(context, b), "isas": context.here, "provider": place_of(context, b), "memory_limit": limit}
 
 
 def _model_settings(context: Context, b: Build) -> ModelSettings:
@@ -163,7 +204,7 @@ def _model_settings(context: Context, b: Build) -> ModelSettings:
 
 
 def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | None = None) -> Verdict:
-    library = have(b.library).path if tried_here(context) and not b.copy else None
+    library = have(b.library).path if tried_here(context, b) and not b.copy else None
     verdict = calls.verify_models(
         context.original,
         b.files[-1],
@@ -173,15 +214,15 @@ def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | 
         **_model_settings(context, b),
     )
     if library is None and not b.copy and verdict.ok:
-        return replace(verdict, ok=None, message=f"{_unable(context)}; function bodies are right")
+        return replace(verdict, ok=None, message=f"{_unable(context, b)}; function bodies are right")
     return verdict
 
 
-def _unable(context: Context) -> str:
+def _unable(context: Context, b: Build) -> str:
     targets = {target.name: target for target in context.targets}
-    if place_of(context) == CPU:
+    if place_of(context, b) == CPU:
         return unable(targets, targets)
-    left = [name for name in targets if name not in tried_here(context)]
+    left = [name for name in targets if name not in tried_here(context, b)]
     return f"kernels for {' and '.join(left)} are not run on this machine's GPU" if left else ""
 
 
@@ -192,7 +233,7 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     """
     parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
-    here = tried_here(context)
+    here = tried_here(context, b)
     results = list(_results(context, calls, b, known)) if here and len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}

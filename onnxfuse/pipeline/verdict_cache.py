@@ -19,22 +19,27 @@ from onnxfuse.errors import OutputError
 from onnxfuse.pipeline.state import Build, Context, place_of, tried_here
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import LoadCost
+from onnxfuse.runtime.provider import CPU, Provider
+from onnxfuse.target import cuda_driver
 from onnxfuse.verify.verdicts import ModeVerdict, Verdict
 
 T = TypeVar("T")
 
 _PROGRAM = (
+    "runtime/binding",
     "runtime/engine",
     "runtime/feed_limits",
     "runtime/feed_sizes",
     "runtime/feeds",
     "runtime/graphs",
+    "runtime/provider",
     "verify/__init__",
     "verify/child",
     "verify/compare",
     "verify/culprits",
     "verify/nodes",
     "verify/original",
+    "verify/places",
     "verify/trial",
     "verify/truth",
     "verify/verdicts",
@@ -109,11 +114,18 @@ def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], 
         **envelope(what),
         "seed": context.options.seed,
         "dims": dict(source.dims),
-        "targets": tried_here(context),
-        "provider": place_of(context).words,
+        "targets": tried_here(context, b),
+        "provider": place_of(context, b).words,
+        "device": _device(place_of(context, b)),
         **more,
     }
     return key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b, program))
+
+
+def _device(place: Provider) -> list[str | int]:
+    """What runs in a provider other than the CPU's depends on: the first GPU, which sessions use, and its driver."""
+    driver = None if place == CPU else cuda_driver()
+    return [] if driver is None else [driver.version, *(each.name for each in driver.devices[:1])]
 
 
 def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str]:

@@ -114,6 +114,31 @@ def verify_reference(
     return None
 
 
+def verify_place(
+    a: str | Path,
+    provider: Provider,
+    *,
+    inputs: str | Path | None = None,
+    seed: int = 0,
+    custom_libraries: Sequence[str | Path] = (),
+    dims: Mapping[str, int] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> str:
+    """Why `a` does not run in a provider, on inputs that `verify_models` would choose; empty where it does.
+
+    A process that dies there is such a reason. Raises BudgetError when a limit is exceeded.
+    """
+    request = _request("place", None, (), inputs, seed, dims, custom_libraries)
+    request = {key: request[key] for key in ("do", "custom", "inputs", "seed", "dims")}
+    request |= {"a": _whole(a), "provider": asdict(provider)}
+    with work_folder() as folder:
+        try:
+            return str(_ask(request, Path(folder, "notes"), time_limit, memory_limit))
+        except DeviceError as problem:
+            return problem.message
+
+
 def _request(
     do: str,
     library: str | Path | None,

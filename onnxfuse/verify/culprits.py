@@ -45,7 +45,8 @@ def measure(
     place = Provider(**provider)
     skeleton = feed_limits.skeleton(Path(a))
     note("the original, no optimizations")
-    first = original(a, skeleton, custom, trial.InputRequest(skeleton, inputs, seed, dims), rounding, place)
+    wish = trial.InputRequest(skeleton, inputs, seed, dims)
+    first = original(a, skeleton, custom, wish, rounding, place.ungraphed)
     wanted = [mode for mode in run_modes(library, isas, first.unoptimized, place) if mode.name in failed]
     dead = [frozenset(each) for each in crashed]
 
@@ -69,5 +70,6 @@ def _right(
     disabled: Sequence[str],
     limits: Mapping[str, Any],
 ) -> bool:
+    first = first.alone() if mode.provider.graph else first  # a graph has one set of sizes
     found = compared(note, b, mode, custom, first, disabled)
     return verdict_on(first.answer() | {"runs": [facts_of(mode, found, first)]}, **limits).ok is not False

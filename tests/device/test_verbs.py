@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,16 @@ import onnx
 import pytest
 
 from onnxfuse.build.nvrtc import libraries
+from onnxfuse.pipeline import state, verdict_cache
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.run import optimize
+from onnxfuse.pipeline.verdict_cache import VerdictCache
+from onnxfuse.report.result import Result
+from onnxfuse.runtime.provider import CPU, Provider
+from onnxfuse.target import device as gpus
+from onnxfuse.verify.verdicts import Verdict
 from tests.craft.sources import ROOT
+from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
 from tests.threads import driver_mock
 from tests.threads.layer import layer
@@ -100,7 +109,7 @@ def test_of_a_gpu_only_whole_models_are_measured(built: driver_mock.Built, tmp_p
     assert it.code == 2 and "only whole models" in it.err
 
 
-def optimized(built: driver_mock.Built, tmp_path: Path, **environment: str) -> Said:
+def optimized(built: driver_mock.Built, tmp_path: Path, *arguments: str, **environment: str) -> Said:
     """The layer built again, where there is a device."""
     log = tmp_path / "calls"
     env = {
@@ -109,7 +118,7 @@ def optimized(built: driver_mock.Built, tmp_path: Path, **environment: str) -> S
     }  # fmt: skip
     command = [sys.executable, "-m", "cli", "optimize", str(built.folder / "layer.onnx"), str(tmp_path / "made.onnx")]
     command += ["--target", "cuda", "--arch", "sm_80", "--arch", "sm_90", "--json"]
-    command += ["--cache-dir", str(tmp_path / "cache")]
+    command += ["--cache-dir", str(tmp_path / "cache"), *arguments]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     calls = log.read_text().splitlines() if log.exists() else []
     return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)
@@ -128,3 +137,86 @@ def test_a_kernel_that_is_wrong_on_the_device_is_not_built(built: driver_mock.Bu
     assert it.code == 0, it.err
     assert any(each["code"] == "E-NUMERICS" for each in it.found["refusals"])
     assert len(it.found["groups"]) < len(built.result.groups)
+
+
+LISTED = """
+import onnxruntime
+before = onnxruntime.get_available_providers
+onnxruntime.get_available_providers = lambda: ["CUDAExecutionProvider", *before()]
+"""
+
+
+@pytest.mark.parametrize("graph", [(), ("--cuda-graph",)])
+def test_kernels_are_kept_where_the_provider_does_not_open(
+    built: driver_mock.Built, tmp_path: Path, graph: tuple[str, ...]
+) -> None:
+    """It is listed, but cannot be loaded; so function bodies are verified, as without a GPU."""
+    (tmp_path / "sitecustomize.py").write_text(LISTED)
+    named = {"ONNXFUSE_CUDA_PROVIDER": "CUDAExecutionProvider", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    it = optimized(built, tmp_path, *graph, **named)
+    assert it.code == 0, it.err
+    assert not any(each["code"] == "E-NUMERICS" for each in it.found["refusals"])
+    assert it.found["groups"] and not launches(it.calls)
+    assert it.found["verify"]["ok"] is None and "function bodies are right" in it.found["verify"]["message"]
+    (note,) = [each for each in it.found["notes"] if each.startswith("not verified")]
+    assert note.startswith("not verified on the GPU: runtime: layer.onnx cannot be opened:")
+    strict = optimized(built, tmp_path, *graph, "--verify", "--overwrite", **named)
+    assert strict.code == 5 and "not verified on the GPU" in strict.err
+
+
+@dataclass
+class Trial:
+    """What a build asks of a GPU in whose provider the original runs, or does not for a reason; models pass or not."""
+
+    reasons: list[str]  # one after the other
+    ok: bool = True
+    places: list[Provider] = field(default_factory=list)  # in which models were compared
+
+    def built(self, tmp_path: Path) -> Result:
+        onnx.save(layer(), tmp_path / "layer.onnx")
+        calls = Calls(
+            verify_place=self.place, verify_groups=lambda *_, **__: (), verify_models=self.models, memory_of=nothing
+        )
+        given: dict[str, Any] = {"target": "cuda", "arch": ("sm_90",), "cuda_graph": True, "cache_dir": str(CACHE)}
+        return optimize(tmp_path / "layer.onnx", tmp_path / "made.onnx", calls=calls, **given)
+
+    def place(self, a: Path, provider: Provider, **_: Any) -> str:
+        return self.reasons.pop(0)
+
+    def models(self, *_: Any, provider: Provider, **__: Any) -> Verdict:
+        self.places.append(provider)
+        return Verdict(self.ok or provider == CPU, 0.0, 0.0, 0.0, inputs=1)
+
+
+def nothing(*_: Any) -> VerdictCache:
+    """No verdict is known."""
+    return VerdictCache(None)
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> Provider:
+    found = Provider("CUDAExecutionProvider", {"enable_cuda_graph": "1"}, "cuda", bound=True, graph=True)
+    monkeypatch.setattr(state, "_on_gpu", lambda context: ("sm_90",))
+    monkeypatch.setattr(state, "_provider", lambda target, graphs: found)
+    return found
+
+
+def test_what_cannot_be_captured_is_verified_without_graphs(graph: Provider, tmp_path: Path) -> None:
+    trial = Trial(["a loop is not captured", ""])
+    result = trial.built(tmp_path)
+    assert trial.places == [graph.ungraphed] and result.groups
+    assert "not verified with CUDA graphs: a loop is not captured" in result.notes
+
+
+def test_a_device_that_fails_meanwhile_drops_no_kernel(graph: Provider, tmp_path: Path) -> None:
+    trial = Trial(["", "no memory is left", "no memory is left"], ok=False)
+    result = trial.built(tmp_path)
+    assert trial.places == [graph, CPU] and result.groups
+    assert "not verified on the GPU: no memory is left" in result.notes
+    assert not any(each.code == "E-NUMERICS" for each in result.refusals)
+
+
+def test_a_verdict_is_of_a_device_and_its_driver(graph: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = gpus.Driver(13000, (gpus.Device("a GPU", 90),))
+    monkeypatch.setattr(verdict_cache, "cuda_driver", lambda: driver)
+    assert verdict_cache._device(graph) == [13000, "a GPU"] and verdict_cache._device(CPU) == []
