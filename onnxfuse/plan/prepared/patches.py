@@ -57,9 +57,9 @@ def _patches(n: Node, graph: Graph) -> Patches | None:
     if x is None or weight is None or graph.types.get(n.outputs[0]) is None or not x.dtype.floating:
         return None
     image, patch = tuple(e.constant or 0 for e in x.shape[2:]), weight.shape[2:]
-    ones = (1,) * len(patch)
+    ones, zeros = (1,) * len(patch), (0,) * (2 * len(patch))
     plain = n.attrs.get("group", 1) == 1 and n.attrs.get("dilations", ones) == ones
-    padded = any(n.attrs.get("pads", ()))  # type: ignore[arg-type]  # integers
+    padded = n.attrs.get("pads", zeros) != zeros
     if not plain or padded or n.attrs.get("strides", ones) != patch or patch == ones:
         return None
     whole = all(size and size % k == 0 for size, k in zip(image, patch, strict=True))
@@ -91,14 +91,14 @@ class _Draft:
         apart = (p.channels, *(n for pair in zip(p.places, p.patch, strict=True) for n in pair))
         split = self._reshaped(conv, x, dtype, (p.batch, *apart), "apart")
         order = (0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
-        moved = self._transposed(conv, split, (p.batch, *p.places, p.channels, *p.patch), order, "patches")
+        moved = self._transposed(conv, split, dtype, (p.batch, *p.places, p.channels, *p.patch), order, "patches")
         rows = self._reshaped(conv, moved, dtype, (p.batch, count, depth), "rows")
         load = p.weight.load
         weight = self._constant(conv, "matrix", dtype, (depth, columns), lambda: _matrix(load()))
         y = self._made(conv, "MatMul", (rows, weight), dtype, (p.batch, count, columns), "product")
         if len(conv.inputs) > 2 and conv.inputs[2]:
             y = self._made(conv, "Add", (y, conv.inputs[2]), dtype, (p.batch, count, columns), "biased")
-        back = self._transposed(conv, y, (p.batch, columns, count), (0, 2, 1), "channels")
+        back = self._transposed(conv, y, dtype, (p.batch, columns, count), (0, 2, 1), "channels")
         self._reshaped(conv, back, dtype, (p.batch, columns, *p.places), "")
 
     def _made(
@@ -118,8 +118,9 @@ class _Draft:
         self.nodes.append(replace(conv, op=op, inputs=inputs, outputs=(made,), attrs=attrs or {}, name=title))
         return made
 
-    def _transposed(self, conv: Node, x: str, shape: tuple[Index | int, ...], order: tuple[int, ...], name: str) -> str:
-        dtype = self._types[x].dtype  # type: ignore[union-attr]  # of what was made here
+    def _transposed(
+        self, conv: Node, x: str, dtype: DType, shape: tuple[Index | int, ...], order: tuple[int, ...], name: str
+    ) -> str:
         return self._made(conv, "Transpose", (x,), dtype, shape, name, {"perm": order})
 
     def _reshaped(self, conv: Node, x: str, dtype: DType, shape: tuple[Index | int, ...], name: str) -> str:
