@@ -39,6 +39,7 @@ ROOM, MORE = 300 << 20, 1.1  # bytes that it may take beside what is there, and 
 IN_OTHERS = {"build_library", "find_toolchain", "verify_groups", "verify_models", "verify_culprits"}
 IN_OTHERS |= {
     "verify_reference",
+    "verify_place",
     "profile_models",
     "measure_gain",
     "time_samples",
