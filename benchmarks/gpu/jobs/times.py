@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.driver import MOST_DYNAMIC_SHARED, Driver, Function
+from benchmarks.gpu.jobs.served import served
 
 ROOM = 3 << 30  # bytes that all buffers of a job fit
 DRAWN = 1 << 22  # random numbers of each type, which inputs are cut from
@@ -321,19 +322,7 @@ def width(dtype: str) -> int:
 def main() -> None:
     """A line for each job; after a fault that leaves no context, `fatal` and the end."""
     worker = Worker(unpacked(Path(sys.argv[1]))[1])
-    for line in sys.stdin:
-        try:
-            found = worker.timed(json.loads(line))
-        except Exception as problem:
-            found = {"problem": f"{type(problem).__name__}: {problem}"[:300]}
-            try:
-                worker.sync()
-            except Exception:
-                found["fatal"] = True
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
-        if found.get("fatal"):
-            return
+    served(worker.timed, worker.sync)
 
 
 if __name__ == "__main__":

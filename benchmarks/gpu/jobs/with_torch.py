@@ -6,16 +6,16 @@ Runs follow each other in a CUDA graph, on the same memory; matrices of products
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from benchmarks.gpu.jobs.served import served
 
 RUNS, TURNS = 48, 5
 COLD = 160 << 20  # bytes that no cache holds
@@ -143,20 +143,8 @@ def timed(how: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """A line for each job; the first one that is read begins with the device."""
-    for line in sys.stdin:
-        try:
-            with torch.no_grad():
-                found = timed(json.loads(line))
-        except Exception as problem:
-            found = {"problem": f"{type(problem).__name__}: {problem}"[:300]}
-            try:
-                torch.cuda.synchronize()
-            except Exception:
-                found["fatal"] = True
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
-        if found.get("fatal"):
-            return
+    with torch.no_grad():
+        served(timed, torch.cuda.synchronize)
 
 
 if __name__ == "__main__":
