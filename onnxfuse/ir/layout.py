@@ -136,18 +136,21 @@ def channels_last(rank: int) -> Layout:
     return Layout((Permute((0, *range(2, rank), 1)),))
 
 
-def panels(rows: int, columns: int, width: int, step: int = 1) -> tuple[Step, ...]:
+def panels(rows: int, columns: int, width: int, step: int = 1, matrices: int = 1) -> tuple[Step, ...]:
     """Steps that store a rows x columns matrix as (panel, row, column in panel), the last panel padded with zeros.
 
     With a `step` above 1, which divides the rows, rows are interleaved: (panel, row / step, column, row % step).
+    Several `matrices`, one below the other, are stored one behind the other.
     """
     extra = -columns % width
     count = (columns + extra) // width
     pad = (PadHigh((0, extra)),) if extra else ()
-    if step == 1:
-        return (*pad, Reshape((Index.of(rows), Index.of(count), Index.of(width))), Permute((1, 0, 2)))
-    shape = (Index.of(rows // step), Index.of(step), Index.of(count), Index.of(width))
-    return (*pad, Reshape(shape), Permute((2, 0, 3, 1)))
+    lead = (matrices,) if matrices > 1 else ()
+    apart, order = (
+        ((rows, count, width), (1, 0, 2)) if step == 1 else ((rows // step, step, count, width), (2, 0, 3, 1))
+    )
+    perm = (*range(len(lead)), *(len(lead) + i for i in order))
+    return (*pad, Reshape(tuple(map(Index.of, (*lead, *apart)))), Permute(perm))
 
 
 def code_panels(segments: int, length: int, columns: int, width: int) -> tuple[Step, ...]:

@@ -129,31 +129,40 @@ def _is_constant(x: Scalar, constants: Container[str]) -> bool:
 def panel_layout(c: Contracted, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:
     """The layout of a constant right side in panels of `width` columns, reduction axes in the order of the contraction.
 
-    `step` consecutive k are interleaved; the depth must be a multiple of it. None if the constant is not read
-    completely and exactly once, or has a symbolic shape.
+    Batch axes come first. `step` consecutive k are interleaved; the depth must be a multiple of it. None if the
+    constant is not read completely and exactly once, or has a symbolic shape.
     """
-    steps = _matrix(c, shape)
+    steps = _matrices(c, shape)
     if steps is None:
         return None
-    rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
-    return without_identities(Layout((*steps, *panels(rows, columns, width, step))), shape)
+    matrices, rows, columns = _sizes(c)
+    return without_identities(Layout((*steps, *panels(rows, columns, width, step, matrices))), shape)
 
 
 def quantized_layout(c: Contracted, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
     """As `panel_layout` for 8-bit integers: k in groups of four within each segment of `length`, then column sums."""
-    steps = _matrix(c, shape)
-    if steps is None or length is None:
+    steps = _matrices(c, shape)
+    if steps is None or length is None or c.batch:
         return None
-    rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
+    _, rows, columns = _sizes(c)
     return without_identities(Layout((*steps, *code_panels(rows // length, length, columns, width))), shape)
 
 
-def _matrix(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
-    """Layout steps that turn a constant right side into a k x n matrix; None where its indices do not allow that."""
+def _sizes(c: Contracted) -> tuple[int, int, int]:
+    """The constant numbers of matrices of a right side, of their rows and of their columns."""
+    batch, k, n = (product([a.extent for a in part]).constant or 0 for part in (c.batch, c.ranges, c.columns))
+    return batch, k, n
+
+
+def _matrices(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
+    """Layout steps that turn a constant right side into k x n matrices, one below the other, for each batch.
+
+    None where its indices do not allow that.
+    """
     load = c.right
-    if not isinstance(load, Load) or load.guards or c.batch:
+    if not isinstance(load, Load) or load.guards:
         return None
-    axes = (*c.ranges, *c.columns)
+    axes = (*c.batch, *c.ranges, *c.columns)
     sizes = [a.extent.constant for a in axes]
     if any(e.constant is None for e in shape) or any(s is None for s in sizes):
         return None
@@ -163,11 +172,11 @@ def _matrix(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
     strides = [(coefficient(flat, a) or ZERO).constant or 0 for a in axes]
     order = sorted(range(len(axes)), key=lambda i: -strides[i])
     perm = tuple(order.index(i) for i in range(len(axes)))
-    rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
+    matrices, rows, columns = _sizes(c)
     return (
         Reshape(tuple(axes[i].extent for i in order)),
         Permute(perm),
-        Reshape((Index.of(rows), Index.of(columns))),
+        Reshape((Index.of(matrices * rows), Index.of(columns))),
     )
 
 

@@ -373,14 +373,15 @@ def _right(
     count, width = panel.extent, lane.extent.constant or 1
     right = c.right
     n = product([a.extent for a in c.columns])
-    at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
-    if isinstance(right, Load) and right.source in constants:
+    at = (*map(Index.of, c.batch), Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
+    if isinstance(right, Load) and right.source in constants and (how == SINGLE or not c.batch):
         stored = how.right
         layout = panel_layout(c, done.shapes[right.source], width, how.step)
         free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, stored) == stored
         if layout is not None and free and (right.dtype == stored or how != SINGLE):
             done.layouts[right.source], done.types[right.source] = layout, stored
-            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
+            sizes = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
+            shape = (*(a.extent for a in c.batch), *sizes)
             done.places[right.source] = Place(right.source, stored, lambda index: flatten(index, shape))
             return Load(right.source, at, stored)
         if layout is not None and right.dtype == F32:
@@ -396,4 +397,4 @@ def _right(
     if (n.constant or 1) % width or n.constant is None:
         value = guarded(value, (Guard(column, n),))
     _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
-    return Load(name, (*map(Index.of, c.batch), *at), F32)
+    return Load(name, at, F32)

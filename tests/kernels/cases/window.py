@@ -108,6 +108,9 @@ def convolutions() -> list[Case]:
         conv("groups32", (1, 64, 5, 7), (64, 32, 3, 3), group=2, **three, after="residual"),
         conv("groups2_dilated", (1, 16, 9, 9), (16, 2, 3, 3), group=8, dilations=(2, 2), pads=pads(2)),
         conv("groups8_points", (1, 32, 6, 6), (32, 8, 1, 1), group=4),
+        conv("groups66", (1, 132, 5, 7), (92, 66, 3, 3), group=2, **three),  # in tiles, a third of a panel is unused
+        conv("groups66_line", (2, 132, 11), (132, 66, 8), group=2, pads=(4, 4), last="y", after="residual"),
+        conv("groups66_points", (1, 198, 9), (198, 66, 1), group=3, last=""),
         conv("groups6", (1, 24, 6, 6), (24, 6, 3, 3), group=4, **three),  # lanes of several groups do not line up
         conv("groups_widen", (1, 16, 6, 6), (32, 4, 3, 3), group=4, **three),
         conv("groups_lone", (1, 32, 1, 1), (32, 8, 1, 1), group=4),

@@ -56,6 +56,13 @@ def test_the_left_side_of_a_tile(name: str, kind: str):
     assert {left_of(t) for t in tiles(name)} == {kind}
 
 
+@pytest.mark.parametrize("name", ["batch_weights", "groups66", "groups66_line", "groups66_points"])
+def test_constant_weights_of_each_batch_lie_in_panels(name: str):
+    """They are packed when a session is made: no run copies them."""
+    read, packed = {t.right.buffer for t in tiles(name)}, {p.name for p in kernel(name).inputs if p.layout.steps}
+    assert read and read <= packed
+
+
 @pytest.mark.parametrize("name", ["gemm_deep_43", "gemm_deep_M"])
 def test_deep_sums_are_taken_in_parts_that_add_up(name: str):
     first, last = tiles(name)
