@@ -42,26 +42,67 @@ def frames_as_convolution(work: MutableGraph, at: int, trust: bool) -> Draft:
 
 
 def transform_as_product(work: MutableGraph, at: int, trust: bool) -> Draft:
-    """DFT along the last axis before that of real and imaginary parts becomes a product with the DFT matrix."""
+    """DFT along an axis of known extent becomes a product with the DFT matrix.
+
+    Imaginary parts that are constant zeros are not multiplied, and of a result of which one part is read, as
+    `torch.fft.fft(x).real` is exported, the other is not computed.
+    """
     node = work.nodes[at]
     type_, view = work.type(node.inputs[0]), work.view(node)
     rank, inverse = len(type_.shape), bool(view.attr("inverse", 0))
-    axis = _whole(work, node, 2) if view.has(2) else view.attr("axis", 1 if work.opset < 20 else -2)
-    have, parts = type_.shape[rank - 2].constant, type_.shape[rank - 1].constant
-    if axis % rank != rank - 2 or have is None or parts not in (1, 2):
-        raise Miss("the DFT is not along the last signal axis, or its extent is symbolic")
+    axis = (_whole(work, node, 2) if view.has(2) else view.attr("axis", 1 if work.opset < 20 else -2)) % rank
+    have = type_.shape[axis].constant if axis < rank - 1 else None
+    if have is None or type_.shape[-1].constant not in (1, 2):
+        raise Miss("the DFT is not along a signal axis of known extent")
     points = _whole(work, node, 1) if view.has(1) else have
     if inverse and view.attr("onesided", 0):
         raise Miss("the DFT is an inverse of a one-sided spectrum")
     bins = _bins(work, node, points, 0)
+    signal = _real_part(work, node.inputs[0])
+    parts = work.type(signal).shape[-1].constant or 1
+    result, part = _part_read(work, node.outputs[0])
     matrix = transform(points, bins, inverse)[:have, :parts]
+    matrix = matrix if part is None else matrix[..., [part]]
     matrix = np.concatenate([matrix, np.zeros((max(0, have - points), *matrix.shape[1:]))])  # what is cut off
     draft = Draft(work, at)
-    flat = draft.node("Reshape", (node.inputs[0], draft.ints((*(0,) * (rank - 2), have * parts))))
-    weight = draft.array(matrix.reshape(have * parts, 2 * bins), F32, "transform", node.outputs[0])
-    found = draft.node("MatMul", (flat, weight))
-    found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), bins, 2))))
-    return draft.replace(node.outputs[0], found, typed=False)
+    order = (*(i for i in range(rank - 1) if i != axis), axis)
+    back = tuple(map(order.index, range(rank - 1)))
+    turned = axis != rank - 2
+    found = draft.node("Transpose", (signal,), {"perm": (*order, rank - 1)}) if turned else signal
+    found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), have * parts))))
+    columns = matrix.reshape(have * parts, matrix.shape[2] * matrix.shape[3])
+    found = draft.node("MatMul", (found, draft.array(columns, F32, "transform", node.outputs[0])))
+    if part is None:
+        found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), bins, 2))))
+        back = (*back, rank - 1)
+    found = draft.node("Transpose", (found,), {"perm": back}) if turned else found
+    return draft.replace(result, found, typed=False)
+
+
+def _real_part(work: MutableGraph, value: str) -> str:
+    """The real part of a value whose imaginary part is constant zeros; else the value."""
+    made = work.node(value)
+    if made is None or made.op != "Concat" or len(made.inputs) != 2 or value in work.pinned:
+        return value
+    rank = len(work.type(value).shape)
+    zeros = work.constants.get(made.inputs[1])
+    alone = [work.type(x).shape[-1].constant == 1 for x in made.inputs]
+    if work.view(made).attr("axis", 0) % rank != rank - 1 or not all(alone) or zeros is None or zeros.load().any():
+        return value
+    return made.inputs[0]
+
+
+def _part_read(work: MutableGraph, value: str) -> tuple[str, int | None]:
+    """The one part of a complex value that a Gather, its only reader, takes, and which it is; else the value, None."""
+    readers = [work.nodes[at] for at in work.users.get(value, ())]
+    if len(readers) != 1 or readers[0].op != "Gather" or value in work.pinned:
+        return value, None
+    (node,), rank = readers, len(work.type(value).shape)
+    scalar, known = not work.type(node.inputs[1]).shape, work.known.get(node.inputs[1], ())
+    part = known[0].constant if len(known) == 1 else None
+    if work.view(node).attr("axis", 0) % rank != rank - 1 or not scalar or part is None:
+        return value, None
+    return node.outputs[0], part % 2
 
 
 def transform(points: int, bins: int, inverse: bool = False) -> Array:
@@ -122,12 +163,12 @@ STEPS: tuple[StructuralRule, ...] = (
     ),
     StructuralRule(
         "transform-as-product",
-        "DFT(x) => Reshape(MatMul(Reshape(x), matrix of the transform))",
+        "DFT(x) => Transpose(Reshape(MatMul(Reshape(Transpose(x)), matrix of the transform)))",
         "reassociates",
         transform_as_product,
         frozenset({"DFT"}),
         (
-            "it runs along a last axis of known extent",
+            "it runs along an axis of known extent",
             f"at most {LONGEST} points",
             "no half spectrum is transformed back",
         ),

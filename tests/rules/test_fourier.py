@@ -99,13 +99,63 @@ def test_a_transform_of_complex_numbers(inverse: int) -> None:
     close(run(rewritten(before)[0], {"x": x})["y"], np.stack([found.real, found.imag], -1), 16)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -3])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_transform_along_any_axis(axis: int, parts: int) -> None:
+    before = graph_of(f"y = DFT<axis = {axis}>(x)", f"2, 5, N, {parts}")
+    after, fired = rewritten(before)
+    assert fired[PRODUCT] == 1
+    x = RNG.standard_normal((2, 5, 3, parts)).astype(np.float32)
+    z = np.fft.fft(x.astype(np.float64) @ [1, 1j][:parts], axis=axis % 4)
+    close(run(after, {"x": x}, {"N": 3})["y"], np.stack([z.real, z.imag], -1), 5)
+
+
+@pytest.mark.parametrize("part", [0, 1, -1])
+@pytest.mark.parametrize("imaginary", [0.0, 0.5])
+def test_parts_that_are_zero_or_that_nothing_reads_are_not_computed(part: int, imaginary: float) -> None:
+    """Both axes of an image, as `torch.fft.fft2(x).real` is exported: no product with zeros, one part of the result."""
+    before = graph_of(
+        """c = Concat<axis = -1>(x, other)
+           a = DFT<axis = 2>(c)
+           b = DFT<axis = 1>(a)
+           d = Gather<axis = 3>(b, part)
+           y = Unsqueeze(d, axes)""",
+        "2, 6, 8, 1",
+        other=np.full((2, 6, 8, 1), imaginary, np.float32),
+        part=np.int64(part),
+        axes=np.array([3]),
+    )
+    after, fired = rewritten(before)
+    assert fired[PRODUCT] == 2
+    x = RNG.standard_normal((2, 6, 8, 1)).astype(np.float32)
+    z = np.fft.fft2(x[..., 0].astype(np.float64) + 1j * imaginary)
+    close(run(after, {"x": x})["y"][..., 0], z.imag if part else z.real, 48)
+    sizes = {c.shape for n in after.nodes if n.op == "MatMul" for c in [after.constants[n.inputs[1]]]}
+    assert sizes == {(16 if imaginary else 8, 16), (12, 6)}
+
+
+@pytest.mark.parametrize("other", ["Gather<axis = 3>(b, one)", "ReduceSum<keepdims = 0>(b)"])
+def test_parts_that_are_read_elsewhere_are_computed(other: str) -> None:
+    body = (
+        f"b = DFT<axis = 1>(x)\n d = Gather<axis = 3>(b, zero)\n e = {other}\n f = Sub(d, e)\n y = Unsqueeze(f, axes)"
+    )
+    given = {"zero": np.int64(0), "one": np.int64(1), "axes": np.array([3])}
+    before = graph_of(body, "2, 6, 8, 2", **given)
+    after, fired = rewritten(before)
+    assert fired[PRODUCT] == 1
+    x = RNG.standard_normal((2, 6, 8, 2)).astype(np.float32)
+    z = np.fft.fft(x[..., 0].astype(np.float64) + 1j * x[..., 1], axis=1)
+    want = z.real - (z.imag if "one" in other else (z.real + z.imag).sum())
+    close(run(after, {"x": x})["y"][..., 0], want, 96)
+
+
 @pytest.mark.parametrize(
     ("body", "signal"),
     [
         ("y = STFT(x, step, window)", "1, 20, 2"),  # a complex signal
         ("w = ReduceMax<axes = [0, 1], keepdims = 0>(x)\n y = STFT(x, step, w)", "1, 20, 16"),  # a window of its own
         ("y = STFT(x, step, long)", "1, 9000"),
-        ("y = DFT<axis = 1>(x)", "2, 3, 8, 2"),
+        ("y = DFT<axis = 1>(x)", "2, N, 8, 2"),
         ("y = DFT<axis = 2>(x)", "2, 3, N, 1"),
         ("y = DFT<axis = 2>(x)", "1, 1, 2000, 1"),
     ],
