@@ -79,11 +79,18 @@ class Watch:
         self.search = 0.0  # seconds of the processor
 
     def __call__(
-        self, graph: Graph, rows: Any, options: Options, out: frozenset[str], legality: Legality, costing: Costing
+        self,
+        graph: Graph,
+        rows: Any,
+        options: Options,
+        out: frozenset[str],
+        legality: Legality,
+        costing: Costing,
+        **more: Any,
     ) -> Plan:
         """The plan, as `onnxfuse.plan` makes it."""
         began = process_time()
-        made = plan(graph, rows, options, out, legality, costing)
+        made = plan(graph, rows, options, out, legality, costing, **more)
         self.search += process_time() - began
         self.asked = (made, options, legality, costing)
         return made

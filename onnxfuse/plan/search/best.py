@@ -13,7 +13,7 @@ from dataclasses import replace
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Candidate
 from onnxfuse.plan.legal import Set, members, set_of
-from onnxfuse.plan.price import Prices, Seconds, clearly_slower
+from onnxfuse.plan.price import Prices, Seconds
 from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
@@ -108,11 +108,7 @@ class _Choosing:
         seconds = self.space.seconds(group) if group is not None else None
         if group is None or seconds is None or self.prices.node_is_measured(node):
             return True
-        nodes = [self.prices.in_runtime(i) for i in members(group)]
-        if None in nodes:
-            return False
-        pairs = zip(seconds, map(sum, zip(*nodes, strict=True)), strict=True)
-        return all(clearly_slower(*pair) for pair in self.prices.on_target(tuple(pairs)))
+        return self.prices.is_clearly_slower(group)
 
     def _part(self, seconds: Seconds) -> float:
         return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
