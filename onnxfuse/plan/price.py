@@ -2,7 +2,7 @@
 
 Measured prices are used where known (`samples.py`), else predictions. Equal candidates are priced once (`forms.py`).
 The budget counts scheduled candidates, not seconds, so that a build is the same on every machine; candidates beyond the
-budget have no price.
+budget have no price. A window with a product counts as `WINDOWS` of them, since several unrolled lines are tried.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.forms import Form, Forms
+from onnxfuse.plan.kinds import HEAVY, WINDOW
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.samples import KernelSample, NodeSample, Sample, corrected
@@ -33,6 +34,8 @@ IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores i
 SLOWER = 5.0  # by which a kernel may be predicted slower than nodes of the runtime; one in ten predictions is off by
 # more than about 1.6, and single ones by 4
 MARGIN = 10e-6  # seconds that it may be slower, whatever the factor
+
+WINDOWS = 4  # candidates that a window with a product counts as: they take 50 to 300 ms, others 5 to 30
 
 TIE = 0.03  # share of time that a plan must save to be preferred: predictions of equal plans differ by less
 
@@ -136,6 +139,12 @@ class Prices:
             self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts, counted=counted)
         return self._sets[nodes]
 
+    def counts(self, nodes: Set) -> int:
+        """Candidates that a set counts as."""
+        kinds = self.scope.kinds
+        heavy = [kinds[i].name for i in members(nodes) if i in kinds and kinds[i].name in HEAVY]
+        return WINDOWS if WINDOW in heavy and len(heavy) > 1 else 1
+
     def in_runtime(self, node: int) -> Seconds | None:
         """Seconds of a node that stays with the runtime, among kernels; None if unknown."""
         if node not in self._left:
@@ -185,9 +194,11 @@ class Prices:
         if key not in memo.known:
             kernel = memo.samples.kernels.get(key) if memo.samples is not None else None
             if kernel is None:
-                if counted and memo.spent:
-                    return None
-                memo.scheduled += counted
+                if counted:
+                    counts = self.counts(nodes)
+                    if memo.scheduled + counts > memo.budget - memo.kept:
+                        return None
+                    memo.scheduled += counts
                 kernel = self.costing.kernel(group, Plan(self.scope.graph, (group,), layouts))
             memo.known[key] = kernel if isinstance(kernel, Decision) else self._priced(kernel, key)
             if memo.samples is not None:

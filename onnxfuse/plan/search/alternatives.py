@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW
+from onnxfuse.plan.kinds import HEAVY, WINDOW
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.search.space import Space
 
-HEAVY = (WEIGHTS, BATCHED, WINDOW)
 SPLITS = ("apart", "stored")  # alternatives that are parts of a group
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from onnxfuse.plan.kinds import WINDOW
 from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.price import TIE, Prices, Seconds, mean_ratio, summed
 from onnxfuse.plan.search.alternatives import SPLITS, products
@@ -25,13 +24,7 @@ def in_order(space: Space, prices: Prices, groups: Sequence[Set], others: Mappin
     parts = [g for name in SPLITS for g in others.get(name, ())]
     merges = dict.fromkeys(g for name, found in others.items() if name not in SPLITS for g in found)
     promise = {g: sum(sum(s) for v, s in handed if not v & ~g) for g in merges}
-    return [*parts, *sorted(merges, key=lambda g: (_is_costly(space, g), -promise[g]))]
-
-
-def _is_costly(space: Space, group: Set) -> bool:
-    """Whether a group has a window and another product."""
-    found = products(space, group)
-    return len(found) > 1 and any(space.kind(i).name == WINDOW for i in found)
+    return [*parts, *sorted(merges, key=lambda g: (prices.counts(g), -promise[g]))]
 
 
 def may_win(space: Space, prices: Prices, groups: Sequence[Set], parts: Iterable[Set], unit: Seconds) -> bool:
