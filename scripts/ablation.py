@@ -46,6 +46,7 @@ PUBLISHED = {
     "tinybert-4": (366, 74), "distilbert-base": (457, 109), "albert-base": (936, 225), "bert-base": (976, 216),
     "mobilebert": (2387, 510), "gpt2": (2533, 254),
 }  # fmt: skip
+SEARCHED = 400  # candidates: with as few as a build schedules, strategies that need prices stay without
 OUT = ROOT / "docs" / "ablation.md"
 HEAD = """# Ablation
 
@@ -79,11 +80,18 @@ class Watch:
         self.search = 0.0  # seconds of the processor
 
     def __call__(
-        self, graph: Graph, rows: Any, options: Options, out: frozenset[str], legality: Legality, costing: Costing
+        self,
+        graph: Graph,
+        rows: Any,
+        options: Options,
+        out: frozenset[str],
+        legality: Legality,
+        costing: Costing,
+        **more: Any,
     ) -> Plan:
         """The plan, as `onnxfuse.plan` makes it."""
         began = process_time()
-        made = plan(graph, rows, options, out, legality, costing)
+        made = plan(graph, rows, options, out, legality, costing, **more)
         self.search += process_time() - began
         self.asked = (made, options, legality, costing)
         return made
@@ -191,7 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("models", nargs="*", default=SMALL, help="files, or names of networks")
     parser.add_argument("--strategies", default=",".join((*(s for s in STRATEGIES if s not in SEARCHES), BEST)))
-    parser.add_argument("--budget", type=int, default=Options().plan_budget, help="candidates that may be scheduled")
+    parser.add_argument("--budget", type=int, default=SEARCHED, help="candidates that may be scheduled")
     parser.add_argument("--measure", action="store_true", help="build, and run in turns")
     parser.add_argument("--threads", type=int, default=1, help="of measured runs")
     parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")

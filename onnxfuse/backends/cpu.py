@@ -13,7 +13,7 @@ from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.build.toolchain import find_toolchain as find_host
 from onnxfuse.config import Options
-from onnxfuse.cost import cost_of
+from onnxfuse.cost import cost_of, handing_on
 from onnxfuse.cost.fusions import group_seconds
 from onnxfuse.cost.runtime import node_seconds
 from onnxfuse.ir.dtype import BF16, F16, F32, DType
@@ -116,6 +116,7 @@ BACKEND: Backend[Cpu] = Backend(
     schedule=schedule,
     kernel_cost=cost_of,
     node_seconds=node_seconds,
+    handing_on=handing_on,
     group_seconds=group_seconds,
     kernel_text=kernel_text,
     render=render,

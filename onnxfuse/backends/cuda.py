@@ -10,7 +10,7 @@ from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.cuda import builder, find_toolchain
 from onnxfuse.config import DEVICE_COMPILERS, Options
-from onnxfuse.cost.gpu import cost_of, group_seconds, node_seconds
+from onnxfuse.cost.gpu import cost_of, group_seconds, handing_on, node_seconds
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.measure.gpu import GpuTimer
@@ -91,6 +91,7 @@ BACKEND: Backend[Gpu] = Backend(
     schedule=schedule,
     kernel_cost=cost_of,
     node_seconds=node_seconds,
+    handing_on=handing_on,
     group_seconds=group_seconds,
     kernel_text=kernel_text,
     render=render,

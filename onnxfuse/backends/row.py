@@ -114,6 +114,7 @@ class Backend(Generic[T_co]):
     schedule: Schedule[T_co]
     kernel_cost: KernelCost[T_co]
     node_seconds: NodeSeconds[T_co]
+    handing_on: Callable[[float, T_co], float]  # seconds that a merge saves for a value of so many bytes, at most
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T_co, float], float]
     kernel_text: Callable[[Kernel], str]  # what tells kernels apart
     render: Callable[[Kernel, str, str, tuple[str, ...]], Source]

@@ -107,6 +107,15 @@ def cost_of(
     return Cost(phases, target.dispatch_us * 1e-6)
 
 
+def handing_on(size: float, target: Cpu) -> float:
+    """Seconds that one kernel less saves at most, where a value of so many bytes goes from one kernel to the next."""
+    held = size <= target.l3_bytes * REUSABLE
+    reached = target.cores * target.l3_gbps if held else min(target.cores * target.bandwidth, target.memory_gbps)
+    ways = 1.0 + (target.stored if held else STORED)
+    waiting = target.dispatch_us + (target.barrier_us if target.cores > 1 else 0.0)
+    return waiting * 1e-6 + ways * size / reached * 1e-9
+
+
 def weight_bytes(kernels: Iterable[Kernel], constants: Container[str]) -> int:
     """Bytes of the weights that kernels read, each once. Symbolic sizes count as 0."""
     found = {

@@ -59,6 +59,11 @@ def kernel_seconds(moved: float, target: Gpu) -> float:
     return (target.boundary_us + target.latency_us) * 1e-6 + moving(moved, target)
 
 
+def handing_on(size: float, target: Gpu) -> float:
+    """Seconds that one kernel less saves at most, where a value of so many bytes goes from one kernel to the next."""
+    return kernel_seconds(2 * size, target)
+
+
 def _multiplying(operations_: float, moved: float, peak: float, target: Gpu) -> float:
     """Seconds of a product of the runtime's, or of a library's."""
     computing = operations_ / (peak * PRODUCTS * 1e9)

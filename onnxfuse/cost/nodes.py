@@ -16,6 +16,7 @@ from onnxfuse.ops.traits import is_view_by_name
 VIEW = "view"
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 FEW = 8  # numbers of a constant that say how a node works
+RESIZED = ("nearest", "linear", "cubic")  # modes of Resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +278,9 @@ def _power(call: Call) -> NodeWork:
 
 
 def _resize(call: Call) -> NodeWork:
-    """Something for each element that is made, by mode."""
-    return NodeWork(f"resize {_mode(call, 'nearest')}", float(call.outputs[0].elements))
+    """Something for each element that is made, by mode; the runtime refuses modes that ONNX has not."""
+    mode = _mode(call, "nearest")
+    return NodeWork(f"resize {mode if mode in RESIZED else RESIZED[-1]}", float(call.outputs[0].elements))
 
 
 def _sample(call: Call) -> NodeWork:

@@ -30,6 +30,7 @@ def costing(context: Context, calls: Calls) -> Costing:
         shown=min(1, len(machines) - 1),
         kernel_cost=backend.kernel_cost,
         node_seconds=backend.node_seconds,
+        handing_on=backend.handing_on,
         memo=context.price_memo,
         measured=known_to(context),
     )

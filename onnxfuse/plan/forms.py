@@ -43,13 +43,13 @@ class Forms:
         slots: dict[str, int] = {}
         around: list[Hashable] = []
         inside: list[Hashable] = []
-        given = frozenset(group.outputs)
+        given, ends = frozenset(group.outputs), frozenset((*group.inputs, *group.outputs))
         for m in members:
             n = self.scope.nodes[m]
             for v in (*n.inputs, *n.outputs):
                 if v and v not in slots:
                     slots[v] = len(slots)
-                    around.append((self._value(v), repr(layouts.get(v)), v in given))
+                    around.append((self._value(v), repr(layouts.get(v) if v in ends else None), v in given))
             inside.append((self._operators[m], tuple(slots.get(v, -1) for v in (*n.inputs, *n.outputs))))
         return (tuple(inside), tuple(around))
 

@@ -23,6 +23,7 @@ REDUCTION = "reduction"
 ELEMENTWISE = "elementwise"
 DECODING = "decoding"  # dequantization, elementwise: is fused into the readers of its result
 MOVEMENT = "movement"
+HEAVY = (WEIGHTS, BATCHED, WINDOW)
 
 
 @dataclass(frozen=True, slots=True)

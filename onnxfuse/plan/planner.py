@@ -5,7 +5,7 @@ A node that stays needs its shape inputs after all, so nodes that compute shapes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -18,9 +18,10 @@ from onnxfuse.plan.legal import members, set_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing, Seconds, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import about
-from onnxfuse.plan.search.alternatives import alternatives
+from onnxfuse.plan.search.alternatives import SPLITS, alternatives
 from onnxfuse.plan.search.best import composed
 from onnxfuse.plan.search.exhaustive import proposals
+from onnxfuse.plan.search.promises import in_order, may_win
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
@@ -62,46 +63,35 @@ class Planner:
         The plan of `anchors` if there are no prices, or if no other is better by more than `TIE`; when prices are
         measured, smaller differences count too.
         """
-        anchors, space = self._made("anchors")
-        unit = _seconds(anchors, space)
-        if unit is None:
+        anchors, unit = self._priced(USUAL)
+        if unit is None or 0.0 in unit or self.costing is None:
             return anchors
-        plans = [anchors, *(self._made(search)[0] for search in dict.fromkeys((name, BEST)))]
-        plans += [self._made(other)[0] for other in STRATEGIES if self._may_win(other, plans, unit)]
-        made = min(
-            (p for p in plans if self._may_replace_anchors(p, unit)),
-            key=lambda p: self._ratio(p, unit),
-            default=anchors,
-        )
+        found = [self._priced(search) for search in dict.fromkeys((name, BEST))]
+        plans = [(anchors, unit), *found]
+        least = min(_ratio(seconds, unit) for _, seconds in plans)
+        asked = [other for other in STRATEGIES if other != USUAL and (other, frozenset[str]()) in self._covers]
+        plans += [self._priced(other) for other in asked if _ratio(self._at_first(other), unit) < least]
+        measures = self.costing.memo.samples is not None
+        faster = [(_ratio(s, unit), p) for p, s in plans if s is not None and (measures or clearly_less(s, unit))]
+        _, made = min(faster, key=lambda pair: pair[0], default=(1.0, anchors))
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
         tie = Decision("E-COST", (), "with it, no plan is predicted to be clearly faster than that of anchors")
         ends = {True: None, False: tie}
         told = []
-        for c in plans[1].candidates:
+        for c in found[0][0].candidates:
             why = ends[c.nodes in groups] if c.reason is None or c.nodes in groups else c.reason
             told.append(replace(c, reason=why and replace(why, nodes=c.nodes)))
         return replace(made, candidates=tuple(told))
 
-    def _ratio(self, made: Plan, unit: Seconds) -> float:
-        """Time of a plan over `unit`; infinite if unknown."""
-        seconds = self._predicted(made)
-        return inf if seconds is None else mean_ratio(seconds, unit)
+    def _priced(self, name: str) -> tuple[Plan, Seconds | None]:
+        """The plan of a strategy, and its seconds."""
+        made, space = self._made(name)
+        return made, _seconds(made, space)
 
-    def _may_replace_anchors(self, made: Plan, unit: Seconds) -> bool:
-        """Whether a plan may replace the plan of `anchors`, which takes `unit`."""
-        seconds = self._predicted(made)
-        assert self.costing is not None
-        measures = self.costing.memo.samples is not None
-        return seconds is not None and (measures or clearly_less(seconds, unit))
-
-    def _predicted(self, made: Plan) -> Seconds | None:
-        assert self.costing is not None
-        return predicted(made, self.options, self.legality, self.costing)
-
-    def _may_win(self, name: str, plans: Sequence[Plan], unit: Seconds) -> bool:
-        """Whether a strategy's first cover, before further nodes are left to the runtime, is faster than all plans."""
-        made, _ = self._space(frozenset()).scope.finished(self._cover(name, frozenset()))
-        return self._ratio(made, unit) < min(self._ratio(p, unit) for p in plans)
+    def _at_first(self, name: str) -> Seconds | None:
+        """Seconds of a strategy's first plan, before further nodes are left to the runtime."""
+        space = self._space(frozenset())
+        return _seconds(space.scope.finished(self._cover(name, frozenset()))[0], space)
 
     def _made(self, name: str) -> tuple[Plan, Space]:
         decisions: list[Decision] = []
@@ -148,22 +138,31 @@ class Planner:
         return Cover(tuple(map(members, groups)), decided=True, left=tuple(sorted(stay, key=lambda d: at[d.nodes[0]])))
 
     def _composed(self, left: Left, *, every: bool = False) -> Cover:
-        """The cover combined from those of all strategies; the cover of `anchors` if there are no prices.
+        """The cover combined from alternatives to that of `anchors` and from those of strategies.
 
-        With `every`, from all legal groups of small regions too, as far as the budget lasts.
-
-        Groups of each strategy are priced at once; strategies that need most prices come last, if the budget lasts.
+        The cover of `anchors` if there are no prices, or if none of that might save enough. With `every`, from all
+        legal groups of small regions too. Groups of each strategy are priced at once; strategies that need most
+        prices come last. All of it as far as the budget lasts.
         """
-        space, covers = self._space(left), dict[str, Cover]()
-        if space.prices is None:
-            return self._cover("anchors", left)
-        usual = [set_of(g) for g in self._cover(USUAL, left).groups]
+        space, covers = self._space(left), {USUAL: self._cover(USUAL, left)}
+        prices, unit = space.prices, _seconds(space.scope.finished(covers[USUAL])[0], space)
+        if prices is None or unit is None:
+            return covers[USUAL]
+        usual, memo = [set_of(g) for g in covers[USUAL].groups], prices.costing.memo
         others = alternatives(space, usual)
-        for group in (*usual, *(g for found in others.values() for g in found)):
-            space.seconds(group)
-        memo = space.prices.costing.memo
+        for group in usual:
+            prices.outcome(group, counted=False)
+        parts = [g for name in SPLITS for g in others.get(name, ())]
+        for group in parts:
+            prices.outcome(group)
+        if not every and memo.samples is None and not may_win(space, prices, usual, parts, unit):
+            return covers[USUAL]
+        for group in in_order(space, prices, usual, others):
+            prices.outcome(group)
         memo.kept = memo.budget // 2  # for what the choice is merged to, and what is planned again
         for name in STRATEGIES:
+            if memo.spent:
+                break
             covers[name] = self._cover(name, left)
             for members_ in covers[name].groups:
                 space.seconds(set_of(members_))
@@ -172,11 +171,16 @@ class Planner:
             for group in others[EXHAUSTIVE]:
                 space.seconds(group)
         memo.kept = 0
-        return composed(space, covers, others) or covers["anchors"]
+        return composed(space, covers, others) or covers[USUAL]
 
 
 def _seconds(made: Plan, space: Space) -> Seconds | None:
     return space.prices.plan(made) if space.prices is not None else None
+
+
+def _ratio(seconds: Seconds | None, unit: Seconds) -> float:
+    """Time over `unit`; infinite if unknown."""
+    return inf if seconds is None else mean_ratio(seconds, unit)
 
 
 def predicted(made: Plan, options: Options, legality: Legality[Target], costing: Costing) -> Seconds | None:

@@ -2,7 +2,7 @@
 
 Measured prices are used where known (`samples.py`), else predictions. Equal candidates are priced once (`forms.py`).
 The budget counts scheduled candidates, not seconds, so that a build is the same on every machine; candidates beyond the
-budget have no price.
+budget have no price. A window with a product counts as `WINDOWS` of them, since several unrolled lines are tried.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.forms import Form, Forms
+from onnxfuse.plan.kinds import HEAVY, WINDOW
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.samples import KernelSample, NodeSample, Sample, corrected
@@ -33,6 +34,8 @@ IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores i
 SLOWER = 5.0  # by which a kernel may be predicted slower than nodes of the runtime; one in ten predictions is off by
 # more than about 1.6, and single ones by 4
 MARGIN = 10e-6  # seconds that it may be slower, whatever the factor
+
+WINDOWS = 4  # candidates that a window with a product counts as: they take 50 to 300 ms, others 5 to 30
 
 TIE = 0.03  # share of time that a plan must save to be preferred: predictions of equal plans differ by less
 
@@ -62,6 +65,11 @@ class PriceMemo:
     measured: set[Form] = field(default_factory=set)  # forms with at least one measured price
     samples: PriceSamples | None = None  # None: prices will not be measured
 
+    @property
+    def spent(self) -> bool:
+        """Whether no further candidate may be scheduled now."""
+        return self.scheduled >= self.budget - self.kept
+
 
 def clearly_slower(kernel: float, runtime: float) -> bool:
     """Whether a kernel of so many seconds is not built, since the runtime's nodes take so many."""
@@ -78,7 +86,8 @@ class Costing:
     """Functions of later stages that prices need: scheduling of a group, and the cost model.
 
     `machines` are the numbers of cores that a kernel may run on; `shown` is the index of the reported one. Prices are
-    memoized in `memo`; `measured` gives the measured seconds of a sample on a machine, or None.
+    memoized in `memo`; `handing_on` gives the seconds that a merge saves at most, where a value of so many bytes goes
+    from one kernel to the next, `measured` the measured seconds of a sample on a machine, or None.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
@@ -86,6 +95,7 @@ class Costing:
     shown: int
     kernel_cost: Callable[[Kernel, Target, Container[str], float, Mapping[str, int]], Cost | None]
     node_seconds: Callable[[Call, Target, float], float]
+    handing_on: Callable[[float, Target], float]
     memo: PriceMemo
     measured: Callable[[Sample, Target], float | None] = nothing_known
 
@@ -123,11 +133,17 @@ class Prices:
         found = self.outcome(nodes)
         return found if isinstance(found, tuple) else None
 
-    def outcome(self, nodes: Set) -> Priced:
-        """Like `of`, but with the refusal if a later stage refuses the set."""
+    def outcome(self, nodes: Set, *, counted: bool = True) -> Priced:
+        """Like `of`, but with the refusal if a later stage refuses the set; `counted` says if the budget counts it."""
         if nodes not in self._sets:
-            self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts)
+            self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts, counted=counted)
         return self._sets[nodes]
+
+    def counts(self, nodes: Set) -> int:
+        """Candidates that a set counts as."""
+        kinds = self.scope.kinds
+        heavy = [kinds[i].name for i in members(nodes) if i in kinds and kinds[i].name in HEAVY]
+        return WINDOWS if WINDOW in heavy and len(heavy) > 1 else 1
 
     def in_runtime(self, node: int) -> Seconds | None:
         """Seconds of a node that stays with the runtime, among kernels; None if unknown."""
@@ -140,20 +156,28 @@ class Prices:
             self._left[node] = None if alone is None else summed([alone, around], self.points)
         return self._left[node]
 
+    def handing_on(self, value: str) -> Seconds:
+        """Seconds that a merge saves at most, where this value is handed on."""
+        sizes = [float(self._tensor(at, value).bytes) for at in range(len(self.sizes))]
+        return tuple(self.costing.handing_on(size, m) for size in sizes for m in self.costing.machines)
+
     def is_measured(self, nodes: Set) -> bool:
         """Whether a set's price as a kernel was measured on at least one machine."""
         group = self.scope.group(members(nodes))
         return self._key(group, nodes, self.layouts) in self.costing.memo.measured
 
     def plan(self, made: Plan) -> Seconds | None:
-        """Seconds of a plan of the scope, including nodes in no group; None if a group has no price."""
+        """Seconds of a plan of the scope, including nodes in no group; None if a group has no price.
+
+        Kernels of a whole plan are no candidates: the budget does not count them.
+        """
         at = {n.outputs: i for i, n in enumerate(self.scope.nodes)}
         inside: set[int] = set()
         parts: list[Seconds] = []
         for group in made.groups:
             mine = tuple(at[n.outputs] for n in group.nodes)
             inside.update(mine)
-            found = self._group(group, sum(1 << m for m in mine), made.layouts)
+            found = self._group(group, sum(1 << m for m in mine), made.layouts, counted=False)
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
@@ -164,15 +188,17 @@ class Prices:
     def _key(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Form:
         return (self.forms.of(members(nodes), group, layouts), len(self.sizes))
 
-    def _group(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Priced:
+    def _group(self, group: Group, nodes: Set, layouts: Mapping[str, Layout], *, counted: bool = True) -> Priced:
         memo = self.costing.memo
         key = self._key(group, nodes, layouts)
         if key not in memo.known:
             kernel = memo.samples.kernels.get(key) if memo.samples is not None else None
             if kernel is None:
-                if memo.scheduled >= memo.budget - memo.kept:
-                    return None
-                memo.scheduled += 1
+                if counted:
+                    counts = self.counts(nodes)
+                    if memo.scheduled + counts > memo.budget - memo.kept:
+                        return None
+                    memo.scheduled += counts
                 kernel = self.costing.kernel(group, Plan(self.scope.graph, (group,), layouts))
             memo.known[key] = kernel if isinstance(kernel, Decision) else self._priced(kernel, key)
             if memo.samples is not None:
@@ -255,6 +281,15 @@ class Prices:
         whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(transposed)]
         parts = [p for n in whole if (p := self._nodes([n])) is not None]
         return summed(parts, self.points)
+
+    def is_clearly_slower(self, nodes: Set) -> bool:
+        """Whether a set would not be built, since the runtime's nodes are faster by far on the target."""
+        seconds, alone = self.of(nodes), [self.in_runtime(i) for i in members(nodes)]
+        known = [each for each in alone if each is not None]
+        if seconds is None or len(known) < len(alone):
+            return False
+        pairs = zip(seconds, summed(known, self.points), strict=True)
+        return all(clearly_slower(*pair) for pair in self.on_target(tuple(pairs)))
 
     def node_is_measured(self, node: int) -> bool:
         """Whether the time that a node takes in the runtime was measured, on some number of cores at least."""

@@ -8,7 +8,7 @@ from functools import cache
 import onnx
 
 from onnxfuse.config import Options
-from onnxfuse.cost import cost_of
+from onnxfuse.cost import cost_of, handing_on
 from onnxfuse.cost.runtime import node_seconds
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
@@ -32,7 +32,7 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 def costing(budget: int = 100_000) -> Costing:
     """Prices on one core and on two."""
     machines = (replace(TARGET, cores=1), TARGET)
-    return Costing(kernel, machines, 1, cost_of, node_seconds, PriceMemo(budget))
+    return Costing(kernel, machines, 1, cost_of, node_seconds, handing_on, PriceMemo(budget))
 
 
 def kernel(group: Group, made: Plan) -> Kernel | Decision:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW
+from onnxfuse.plan.kinds import HEAVY, WINDOW
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.search.space import Space
 
-HEAVY = (WEIGHTS, BATCHED, WINDOW)
+SPLITS = ("apart", "stored")  # alternatives that are parts of a group
 
 
 def alternatives(space: Space, groups: Sequence[Set]) -> dict[str, list[Set]]:
@@ -37,7 +37,8 @@ def alternatives(space: Space, groups: Sequence[Set]) -> dict[str, list[Set]]:
     return found
 
 
-def _products(space: Space, group: Set) -> list[int]:
+def products(space: Space, group: Set) -> list[int]:
+    """The contractions and windows of a group."""
     return [i for i in members(group) if space.is_free(i) and space.kind(i).name in HEAVY]
 
 
@@ -45,10 +46,10 @@ def _joined(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str
     """A group with each of its readers, and with all of them."""
     readers = sorted({own[i] for i in members(space.legal.readers(group)) if i in own})
     for r in readers:
-        first, second = (bool(_products(space, g)) for g in (group, r))
+        first, second = (bool(products(space, g)) for g in (group, r))
         if first or second:
             yield ("chain" if first and second else "epilogue" if first else "prologue"), group | r
-    if len(readers) > 1 and not _products(space, group):
+    if len(readers) > 1 and not products(space, group):
         yield "prologue", group | sum(readers)
 
 
@@ -63,26 +64,26 @@ def _beside(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str
 def _strips(space: Space, group: Set, own: dict[int, Set]) -> Iterator[tuple[str, Set]]:
     """The group of a window with the one that makes its image, and with the one that reads its result too."""
     scope, legal = space.scope, space.legal
-    products = _products(space, group)
+    heavy = products(space, group)
     before, behind = ({own[i] for i in members(each(group)) if i in own} for each in (legal.makers, legal.readers))
-    if [space.kind(p).name for p in products] != [WINDOW] or len(before) != 1:
+    if [space.kind(p).name for p in heavy] != [WINDOW] or len(before) != 1:
         return
-    (first,), (p,) = before, products
+    (first,), (p,) = before, heavy
     made = [(scope.nodes[i].outputs, space.kind(i)) for i in members(first)]
     target, single = scope.legality.targets(scope.options)[0], scope.options.precision == "fp32"
     why = scope.legality.windowed(scope.graph, made, scope.nodes[p], space.kind(p), target, single)
     if why is not None and why[0] != "E-COST":
         return
     yield "strips", first | group
-    yield from (("strips", first | group | r) for r in behind if len(behind) == 1 and _products(space, r))
+    yield from (("strips", first | group | r) for r in behind if len(behind) == 1 and products(space, r))
 
 
 def _split(space: Space, group: Set) -> Iterator[tuple[str, Set]]:
     """Both parts of a group that is split before one of its products: after another product, or after its prologue."""
-    products = set_of(_products(space, group))
-    for p in members(products):
+    heavy = set_of(products(space, group))
+    for p in members(heavy):
         before = space.legal.above[p] & group
         behind = group & ~before if before else 0
         if behind and behind.bit_count() < group.bit_count():
-            name = "apart" if before & products else "stored"
+            name = "apart" if before & heavy else "stored"
             yield from ((name, before), (name, behind))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Candidate
 from onnxfuse.plan.legal import Set, members, set_of
-from onnxfuse.plan.price import Prices, Seconds, clearly_slower
+from onnxfuse.plan.price import Prices, Seconds
 from onnxfuse.plan.refusals import duration
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
@@ -89,7 +89,7 @@ class _Choosing:
         free = region & self.space.legal.free
         for group in sorted(g for g in self.by if not g & ~free):
             seconds = self.space.seconds(group)
-            if seconds is not None and (least <= USUAL_GROUP or group.bit_count() >= least):
+            if seconds is not None and self._large_enough(group):
                 yield PricedGroup(group, self._part(seconds))
         for i in members(region):
             left = self.prices.in_runtime(i)
@@ -102,17 +102,18 @@ class _Choosing:
         """Whether a node may be left to the runtime.
 
         Times of kernels and of nodes are predicted by different models, and not compared. So a node that `anchors`
-        fuses is left only if its time was measured, or its group has no price or would not be built.
+        fuses is left only if its time was measured, or its group has no price, is too small or would not be built.
         """
         group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
         seconds = self.space.seconds(group) if group is not None else None
-        if group is None or seconds is None or self.prices.node_is_measured(node):
+        if group is None or seconds is None or not self._large_enough(group) or self.prices.node_is_measured(node):
             return True
-        nodes = [self.prices.in_runtime(i) for i in members(group)]
-        if None in nodes:
-            return False
-        pairs = zip(seconds, map(sum, zip(*nodes, strict=True)), strict=True)
-        return all(clearly_slower(*pair) for pair in self.prices.on_target(tuple(pairs)))
+        return self.prices.is_clearly_slower(group)
+
+    def _large_enough(self, group: Set) -> bool:
+        """Whether a group has as many operators as `--min-group` asks for, where it asks for more than usual."""
+        least = self.space.scope.options.min_group
+        return least <= USUAL_GROUP or group.bit_count() >= least
 
     def _part(self, seconds: Seconds) -> float:
         return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
