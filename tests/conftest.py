@@ -51,6 +51,12 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+def pytest_unconfigure() -> None:
+    """Pytest looks for cycles five times at the end: once goes through what was collected."""
+    gc.collect()
+    gc.freeze()
+
+
 LONG = (
     "test_check.py", "test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py",
     "test_fuzz.py",

@@ -54,8 +54,8 @@ class ScheduleRequest:
 class Schedule(Protocol[T_contra]):
     """A lowered group to a kernel for a target.
 
-    `check` sees the kernel after each step. `measured` has schedule candidates that replace those predicted best; the
-    kernel then lists all candidates.
+    `check` is told the kernel after each step. `measured` has schedule candidates that replace those predicted best;
+    the kernel then lists all candidates.
     """
 
     def __call__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -163,25 +163,35 @@ def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
 
 def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
     """e as a number or NumPy array; `value` gives that of axes, symbols without formula, entries and loaded indices."""
-    total: Any = 0
+    total: Any = None
     for mono, c in e.terms:
-        part: Any = c
+        part: Any = None
         for atom in mono:
-            if isinstance(atom, Div):
-                part = part * (evaluate(atom.num, value) // evaluate(atom.den, value))
-            elif isinstance(atom, Mod):
-                part = part * (evaluate(atom.num, value) % evaluate(atom.den, value))
-            elif isinstance(atom, Least):
-                part = part * np.minimum(evaluate(atom.one, value), evaluate(atom.two, value))
-            elif isinstance(atom, Common):
-                one, two = evaluate(atom.one, value), evaluate(atom.two, value)
-                part = part * np.where(two == 1, one, two)
-            elif isinstance(atom, Symbol) and atom.formula is not None:
-                part = part * evaluate(atom.formula, value)
-            else:
-                part = part * value(atom)
-        total = total + part
-    return total
+            factor = _factor(atom, value)
+            part = factor if part is None else part * factor
+        part = c if part is None else part if c == 1 else part * c
+        total = part if total is None else total + part
+    return 0 if total is None else total
+
+
+def _factor(atom: Atom, value: Callable[[Atom], Any]) -> Any:
+    """The same of an atom."""
+    match atom:
+        case Axis() | Entry() | Loaded():
+            return value(atom)
+        case Symbol():
+            return value(atom) if atom.formula is None else evaluate(atom.formula, value)
+        case Div():
+            return evaluate(atom.num, value) // evaluate(atom.den, value)
+        case Mod():
+            return evaluate(atom.num, value) % evaluate(atom.den, value)
+        case Least():
+            return np.minimum(evaluate(atom.one, value), evaluate(atom.two, value))
+        case Common():
+            one, two = evaluate(atom.one, value), evaluate(atom.two, value)
+            return np.where(two == 1, one, two)
+        case _:
+            assert_never(atom)
 
 
 def product(extents: tuple[Index, ...] | list[Index]) -> Index:

@@ -175,29 +175,30 @@ Scalar = Const | Load | FromIndex | Apply | Reduce
 
 def children(x: Scalar) -> tuple[Scalar, ...]:
     """The scalars directly inside x."""
-    if isinstance(x, Apply):
+    if type(x) is Apply:
         return x.args
-    if isinstance(x, Reduce):
-        return x.body
-    if isinstance(x, Load) and x.otherwise is not None:
-        return (x.otherwise,)
-    return ()
+    if type(x) is Load:
+        return () if x.otherwise is None else (x.otherwise,)
+    return x.body if type(x) is Reduce else ()
 
 
 def _same(a: Scalar, b: object) -> bool:
     """Structural equality in time linear in distinct pairs of nodes, also for heavily shared DAGs."""
     if a is b:
         return True
-    pairs: list[tuple[Scalar, object]] = [(a, b)]
+    if not _alike(a, b):
+        return False
+    pairs: list[tuple[Scalar, Any]] = [(a, b)]
     seen: set[tuple[int, int]] = set()
     while pairs:
-        one, two = pairs.pop()
-        if one is two or (id(one), id(two)) in seen:
-            continue
-        if not _alike(one, two):
-            return False
-        seen.add((id(one), id(two)))
-        pairs.extend(zip(children(one), children(two), strict=True))  # type: ignore[arg-type]  # of one kind now
+        for one, two in zip(*map(children, pairs.pop()), strict=True):
+            if one is two or (id(one), id(two)) in seen:
+                continue
+            if not _alike(one, two):
+                return False
+            if children(one):
+                seen.add((id(one), id(two)))
+                pairs.append((one, two))
     return True
 
 
@@ -205,12 +206,19 @@ def _alike(one: Scalar, two: object) -> bool:
     """Whether two nodes are equal apart from their operands."""
     if type(one) is not type(two) or hash(one) != hash(two):
         return False
-    if isinstance(one, Apply) and isinstance(two, Apply):
+    if type(one) is Apply and type(two) is Apply:
         return one.fn == two.fn and one.dtype == two.dtype and len(one.args) == len(two.args)
-    if isinstance(one, Load) and isinstance(two, Load):
-        reads = [(x.source, x.index, x.dtype, x.guards, x.lanes, x.variable, x.otherwise is None) for x in (one, two)]
-        return reads[0] == reads[1]
-    if isinstance(one, Reduce) and isinstance(two, Reduce):
+    if type(one) is Load and type(two) is Load:
+        return (
+            one.source == two.source
+            and one.index == two.index
+            and one.dtype == two.dtype
+            and one.guards == two.guards
+            and one.lanes == two.lanes
+            and one.variable == two.variable
+            and (one.otherwise is None) == (two.otherwise is None)
+        )
+    if type(one) is Reduce and type(two) is Reduce:
         sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]
         return sums[0] == sums[1]
     return one == two

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from onnx import helper
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.engine import open_session, options
 from tests.backend.suite import Array, NodeTest
-
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("ONNXFUSE_CACHE_DIR", ROOT / ".cache")).absolute()
+from tests.calls import on_cpu
+from tests.models.fused import CACHE, in_one_unit
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,10 @@ def outcomes(tests: Sequence[NodeTest], folder: Path) -> dict[str, Outcome]:
 def _run(tests: Sequence[NodeTest], folder: Path, name: str) -> dict[str, Outcome]:
     source, made = folder / f"{name}.onnx", folder / f"{name}.fused.onnx"
     source.write_bytes(together(tests).SerializeToString())
-    result = optimize(source, made, min_group=1, verify=False, gain=False, strict=True, cache_dir=str(CACHE))
+    calls = on_cpu(build_library=in_one_unit)
+    result = optimize(
+        source, made, min_group=1, verify=False, gain=False, strict=True, calls=calls, cache_dir=str(CACHE)
+    )
     libraries = (result.output.library,) if result.output.library is not None else ()
     session = open_session(str(made), options(libraries=libraries, optimize=True, threads=1))
     feeds = {f"{t.name}/{k}": x for t in tests for k, x in t.inputs.items()}

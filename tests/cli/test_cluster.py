@@ -20,6 +20,7 @@ from onnxfuse.errors import DeviceError, UsageError
 from onnxfuse.measure import cluster as clusters
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.tune import Tuned, tune
+from tests.caches import own_cache
 from tests.cli.conftest import Onnxfuse, chain
 
 distributed = pytest.importorskip("distributed")
@@ -45,7 +46,7 @@ def workers() -> Iterator[Any]:
 def tuned(folder: Path, address: str, seconds: float = 20.0) -> Tuned:
     onnx.save(chain(), folder / "m.onnx")
     calls = replace(Calls(), time_samples=never)
-    options = Options(cache_dir=str(folder / "own"))
+    options = Options(cache_dir=own_cache(folder / "own"))
     return tune(folder / "m.onnx", options=options, seconds=seconds, threads=1, cluster=address, calls=calls)
 
 

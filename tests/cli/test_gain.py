@@ -22,6 +22,7 @@ from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import gain_step, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
+from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, refused, two_chains
 from tests.cli.contract.schema import problems
@@ -42,7 +43,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with all that is compiled for the chains, and without a measurement."""
     folder = tmp_path_factory.mktemp("compiled")
     chains = two_chains(folder, "N, 256", "256, 8")
-    optimize(chains, folder / "o.onnx", gain=False, verify=False, cache_dir=str(folder / "cache"))
+    optimize(chains, folder / "o.onnx", gain=False, verify=False, cache_dir=own_cache(folder / "cache"))
     return folder / "cache"
 
 

@@ -15,6 +15,7 @@ from onnxfuse.pipeline import optimize, verdict
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
 from onnxfuse.verify import verify_models, verify_reference
+from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.models.planted import Planted
 from tests.models.test_networks import needs_compiler
@@ -66,7 +67,7 @@ def test_an_original_without_a_result_is_run_later(beside: Callable[..., Result]
 
 def test_nothing_is_started_where_the_verdict_is_known(beside: Callable[..., Result], tmp_path: Path):
     """In a cache of this test: others verify the same model."""
-    beside = partial(beside, cache_dir=str(tmp_path / "cache"))
+    beside = partial(beside, cache_dir=own_cache(tmp_path / "cache"))
     started: list[int] = []
 
     def counted(*arguments: Any, **settings: Any) -> Path | None:

@@ -20,6 +20,7 @@ from onnxfuse.pipeline.tune import Tuned, tune
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.report.result import Result
+from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.cli.conftest import Onnxfuse
 from tests.models.planted import Slow
@@ -36,7 +37,9 @@ def slow_together(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tuned")
+    made = tmp_path_factory.mktemp("tuned")
+    own_cache(made / "cache")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def test_measured_prices_decide_where_a_strategy_asks(tuned: Tuned, model: Path,
 
 def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path, tmp_path: Path) -> None:
     here = built(model, folder)
-    lock = {"lock": tuned.lock, "check": True, "cache_dir": str(tmp_path / "cache")}
+    lock = {"lock": tuned.lock, "check": True, "cache_dir": own_cache(tmp_path / "cache")}
     there = built(model, folder, **lock)
     assert (groups(there), there.domain) == (groups(here), here.domain)
     text = json.loads(Path(tuned.lock).read_text())

@@ -22,6 +22,7 @@ from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import lock_in
 from onnxfuse.report.result import Result
+from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.cli.test_tune import never
 from tests.models.planted import Slow
@@ -29,7 +30,9 @@ from tests.models.planted import Slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("schedules")
+    made = tmp_path_factory.mktemp("schedules")
+    own_cache(made / "cache")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def test_the_next_build_uses_it_without_measuring(
 
 def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path, calls: Calls, tmp_path: Path) -> None:
     here = built(model, folder, calls)
-    lock = {"lock": tuned.lock, "check": True, "cache_dir": str(tmp_path / "cache")}
+    lock = {"lock": tuned.lock, "check": True, "cache_dir": own_cache(tmp_path / "cache")}
     there = built(model, folder, calls, **lock)
     assert (schedule_of(there), there.domain) == (schedule_of(here), here.domain)
     text = json.loads(Path(tuned.lock).read_text())

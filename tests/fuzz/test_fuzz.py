@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +10,23 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, note, reject, settings
 
-from onnxfuse.build import BuildRequest, Library, build_library
 from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.pipeline import optimize
-from onnxfuse.render.source import Source
 from onnxfuse.runtime.engine import open_session, options, run
 from tests.calls import on_cpu
 from tests.fuzz.graphs import Made
 from tests.fuzz.models import models
 from tests.fuzz.models import settings as build_settings
-from tests.kernels.compiled import own_names
 from tests.kernels.rounding import check, reference
-from tests.models.fused import CACHE
+from tests.models.fused import CACHE, in_one_unit
 from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
 FEW = 12
 SLACK = 4.0  # sums that a rewrite takes in another order or form
 LAST = CACHE / "fuzz"  # where the model that is being tried lies, for when it ends this process
-
-
-def in_one_unit(request: BuildRequest) -> Library:
-    """A library whose kernels are compiled together, which is much quicker."""
-    kernels = [s for s in request.sources if not s.symbol.startswith("tiles")]
-    tiles = [s for s in request.sources if s.symbol.startswith("tiles")]
-    together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels), kernels[0].flags)
-    return build_library(replace(request, sources=(together, *tiles)))
 
 
 def tried(made: Made, folder: Path, **changes: Any) -> None:

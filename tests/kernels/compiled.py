@@ -27,7 +27,7 @@ from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.kernel import Kernel, Param, RankedSchedules
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX_BF16
-from onnxfuse.lower import lower
+from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
@@ -104,10 +104,16 @@ def group_of_all(graph: Graph) -> Group:
     return group_of("g", graph.nodes, wanted)
 
 
+@cache
+def lowered_of(case: Case) -> Lowered | Decision:
+    """The lowered group of a case, which all machine classes share."""
+    group = group_of_all(case.graph)
+    return lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+
+
 def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     """The scheduled kernel of a case, or why there is none."""
-    group = group_of_all(case.graph)
-    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    lowered = lowered_of(case)
     if isinstance(lowered, Decision):
         return lowered
     best, winograd = partial(_best, case.way), case.winograd is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,26 @@ import numpy as np
 import onnxruntime as ort
 
 from models.networks import Network, network
+from onnxfuse.build import BuildRequest, Library, build_library
 from onnxfuse.pipeline import optimize
+from onnxfuse.render.source import Source
 from onnxfuse.report.result import Result
 from onnxfuse.runtime.engine import open_session, options, output_names, run
 from onnxfuse.verify.compare import distance
+from tests.kernels.compiled import own_names
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("ONNXFUSE_CACHE_DIR", ROOT / ".cache")).absolute()
+
+
+def in_one_unit(request: BuildRequest) -> Library:
+    """A library whose kernels are compiled together, as a build compiles each, which is much quicker."""
+    kernels = [s for s in request.sources if f"onnxfuse_{s.symbol}" in s.text]
+    tiles = [s for s in request.sources if s not in kernels]
+    together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels), kernels[0].flags)
+    return build_library(replace(request, sources=(together, *tiles)))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline import optimize
 from onnxfuse.report.result import Result
 from onnxfuse.runtime import process
+from tests.calls import on_cpu
 from tests.models.bodies import graphs_of
-from tests.models.fused import CACHE, Feeds
+from tests.models.fused import CACHE, Feeds, in_one_unit
 
 CHILD = "tests.models.sizes_child"
 SECONDS = 300  # a child has: some seconds are usual
@@ -27,6 +28,7 @@ def built(model: onnx.ModelProto, folder: Path, **changes: Any) -> Result:
     """The model optimized as it is, without values for its symbols, as `fused.onnx`."""
     onnx.save(model, folder / "m.onnx")
     usual = {"verify": False, "gain": False, "cache_dir": str(CACHE), "jobs": 1, "overwrite": True}
+    usual |= {"calls": on_cpu(build_library=in_one_unit)}
     return optimize(folder / "m.onnx", folder / "fused.onnx", **usual | changes)
 
 

@@ -31,6 +31,7 @@ from onnxfuse.rewrite import engine
 from onnxfuse.runtime.memory import resident, trim
 from onnxfuse.target import machine
 from scripts import large
+from tests.caches import own_cache
 from tests.calls import planted
 from tests.kernels.pool_host import compiler
 
@@ -86,8 +87,9 @@ def growing(*_: Any, **__: Any) -> Any:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A cache that has the kernels: what they take is no matter here."""
     folder = tmp_path_factory.mktemp("cache")
-    optimize(small(), folder / "o.onnx", verify=False, gain=False, cache_dir=str(folder))
-    return str(folder)
+    made = own_cache(folder / "own")
+    optimize(small(), folder / "o.onnx", verify=False, gain=False, cache_dir=made)
+    return made
 
 
 def kept_waiting() -> float:

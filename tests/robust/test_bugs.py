@@ -23,6 +23,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import engine
+from tests.caches import own_cache
 from tests.calls import on_cpu
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {
@@ -109,7 +110,7 @@ def test_a_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
         made = render(kernel, symbol, *rest)
         return replace(made, text=f"{made.text}\n#error spoiled\n") if "Tanh" in symbol else made
 
-    cache = {"cache_dir": str(tmp_path / "cache"), "min_group": 1}
+    cache = {"cache_dir": own_cache(tmp_path / "cache"), "min_group": 1}
     result = optimize(model(), tmp_path / "out.onnx", calls=on_cpu(render=spoiled), **cache)
     assert "E-INTERNAL" in codes(result)
     assert result.kernels == 1

@@ -18,6 +18,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Load, Scalar, apply, const
 from onnxfuse.measure.profile import profile_models
 from onnxfuse.verify import verify_models
+from tests.caches import own_cache
 
 SECONDS = 20.0  # for what takes less than one on an idle machine, and minutes or years where it grows fast
 
@@ -125,7 +126,7 @@ def test_a_symbol_beside_what_no_machine_can_count(tmp_path: Path) -> None:
 
 def test_what_is_stored_on_the_way_is_right(tmp_path: Path) -> None:
     path = _behind_a_product(tmp_path)
-    result = optimize(path, tmp_path / "out.onnx", verify=True, min_group=1, cache_dir=str(tmp_path / "cache"))
+    result = optimize(path, tmp_path / "out.onnx", verify=True, min_group=1, cache_dir=own_cache(tmp_path / "cache"))
     assert result.verify is not None
     assert result.verify.ok
     assert result.kernels == 1

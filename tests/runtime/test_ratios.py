@@ -114,6 +114,19 @@ def test_ranks_are_those_of_the_tables():
     assert abs(ratios._rank(26, 0.05) - 99) <= 1, "by the normal distribution from here on"
 
 
+@pytest.mark.parametrize("count", [1, 2, 30, 200, 500])
+def test_a_mean_is_found_without_making_all_of_them(count: int):
+    """Smooth values, few distinct ones, equal ones, and some that are far from the others."""
+    rng = np.random.default_rng(count)
+    smooth = rng.normal(size=count)
+    for values in (smooth, np.round(smooth, 1), np.ones(count), smooth**9):
+        ordered = np.sort(values)
+        means = np.sort((ordered[:, None] + ordered)[np.triu_indices(count)]) / 2
+        ranks = {*rng.integers(0, len(means), 20).tolist(), 0, len(means) // 2, len(means) - 1}
+        found = [ratios._mean_of_two(ordered, rank) for rank in sorted(ranks)]
+        np.testing.assert_allclose(found, means[sorted(ranks)], rtol=1e-15, atol=1e-15)
+
+
 def test_a_busy_machine_is_reported():
     rng = np.random.default_rng(3)
     assert not ratio(turns(rng, 1.0, 100, 0.02), turns(rng, 1.0, 100, 0.02)).busy

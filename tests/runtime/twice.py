@@ -10,9 +10,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import build
+from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
+from tests.models.fused import CACHE
 
 DOMAIN = "onnxfuse.0123456789ab"
 
@@ -23,7 +25,7 @@ def built(folder: Path, glue: Sequence[Source], *, defines: str = "", family: st
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
     made = folder / "libtwice.so"
     sources = [Source("twice", f"{defines}\n{kernel}")]
-    build.build_library(build.BuildRequest(sources, glue, find_toolchain(family), None, 2, made))
+    build.build_library(build.BuildRequest(sources, glue, find_toolchain(family), Cache(CACHE), 2, made))
     return made
 
 
@@ -44,7 +46,7 @@ def several(folder: Path, **needs: tuple[str, ...]) -> Path:
     variants = [ort_glue.Variant(name, (f"twice_{name}",), features) for name, features in needs.items()]
     made = folder / "libseveral.so"
     registered = ort_glue.registration(DOMAIN, variants)
-    build.build_library(build.BuildRequest(sources, registered, find_toolchain(), None, 2, made))
+    build.build_library(build.BuildRequest(sources, registered, find_toolchain(), Cache(CACHE), 2, made))
     return made
 
 

@@ -8,14 +8,11 @@ from dataclasses import replace
 from functools import cache
 
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.lower import lower
-from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
 from tests.kernels.cases import elementwise, function, movement, operator, row, sample, scan, scatter
-from tests.kernels.compiled import Case, check, expected, fed, group_of_all
+from tests.kernels.compiled import Case, check, expected, fed, lowered_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
 from tests.threads import attention_cases, division_cases, product_cases, size_cases
@@ -43,8 +40,7 @@ TABLES: dict[str, Sequence[Case]] = {
 @cache
 def scheduled(case: Case) -> Kernel | Decision:
     """The kernel of a case, or why there is none."""
-    group = group_of_all(case.graph)
-    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    lowered = lowered_of(case)
     if isinstance(lowered, Decision):
         return lowered
     return schedule(lowered, case.layouts, TARGET)

@@ -15,7 +15,10 @@ from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop
 from onnxfuse.ir.launch import CopyAsync, Launch, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.verify import verify
+from onnxfuse.schedule.gpu.scheduler import PASSES
+from onnxfuse.schedule.passes.driver import Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
+from onnxfuse.target import GPUS
 from tests.craft.sources import ROOT
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.test_planted_faults import FAULTS as OF_TASKS
@@ -219,6 +222,17 @@ def test_a_fault_is_found(name: str) -> None:
     found = {"verify": "; ".join(verify(broken)), "interpret": interpreted(written, broken)}
     assert {finder for finder, text in found.items() if text} == finders, found
     assert any(said in text for text in found.values()), found
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_pass_that_leaves_a_barrier_out_is_blamed(at: int) -> None:
+    """Kernels are verified once all passes are through, and where threads meet at no barrier, those of all steps."""
+    planted = Pass("planted", lambda kernel, _: in_phases(kernel, dropped(Sync, 0)))
+    target, passes = GPUS["sm_90"], [step for step in PASSES if step.name != "block reductions"]
+    kernel = WRITTEN["softmax"].kernel
+    assert verify(through(passes, kernel, target, verified)) == ()
+    with pytest.raises(AssertionError, match=r"^schedule: planted: a thread reads parts\["):
+        through([*passes[:at], planted, *passes[at:]], kernel, target, verified)
 
 
 def test_a_barrier_that_all_threads_of_a_block_come_by() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed
-from onnxfuse.ir.interpret.threads import THREADS, Readers, Threads
+from onnxfuse.ir.interpret.threads import Readers, Threads, thread_of
 
 ON_THE_WAY = -1  # stamp of elements that an asynchronous copy in flight will write
 
@@ -36,12 +36,15 @@ class Memory:
         self.threads, copies = threads, len(self.values)
         self.copy = threads.number // (threads.count // copies) if copies > 1 else np.zeros(1, np.int64)
         meet = self.made is not None and copies < threads.count and threads.block > 1
-        self.readers = Readers(self.values.shape) if meet else None
+        self.readers = Readers(self.values.size) if meet else None
 
     def _places(self, offset: Array, where: Where, doing: str) -> Array:
-        """Checked offsets, 0 at inactive places. Raises KernelFault for an active one that is out of bounds."""
+        """Where the elements lie among those of all copies, the first one for inactive places.
+
+        Raises KernelFault for an active one that is out of bounds.
+        """
         size = self.values.shape[1]
-        outside = (offset < 0) | (offset >= size)
+        outside = np.asarray(offset, np.int64).view(np.uint64) >= size  # negative ones are large
         if where is not None:
             outside = outside & where
         if outside.any():
@@ -49,7 +52,7 @@ class Memory:
             raise KernelFault(f"{doing} {self.name}[{bad}], which has {size} elements")
         if where is not None:
             offset = np.where(where, offset, 0)
-        return offset
+        return (offset if offset.ndim else offset.reshape(1)) if len(self.values) == 1 else self.copy * size + offset
 
     def read(self, offset: Array, where: Where, task: Array, *, lenient: bool = False) -> tuple[Array, Where]:
         """Elements at the offsets, and which of them are defined: all, unless `lenient`.
@@ -61,26 +64,28 @@ class Memory:
             self._places(offset, where, "reads")
             return np.zeros(offset.shape, computed(self.dtype)), None
         at = self._places(offset, where, "reads")
-        got = self.values[self.copy, at]
+        got = self.values.reshape(-1)[at]
         if got.dtype == np.float16:
             got = got.astype(np.float32)
         if self.made is None:
             return got, None
-        by = self.made[self.copy, at]
+        by = self.made.reshape(-1)[at]
         alive = np.asarray(True) if where is None else where
-        if ((by == ON_THE_WAY) & alive).any():
-            raise KernelFault(f"reads {self._first(at, (by == ON_THE_WAY) & alive)}, to which a copy is on its way")
+        none = None
+        if (by <= 0).any():
+            if ((by == ON_THE_WAY) & alive).any():
+                first = self._first(at, (by == ON_THE_WAY) & alive)
+                raise KernelFault(f"reads {first}, to which a copy is on its way")
+            none = by == 0
         other = self.threads.unseen(by, task) & alive
         if other.any():
             raise KernelFault(f"{self._reader()} reads {self._first(at, other)}, which another one {self._stores()}")
-        none = (by == 0) & alive
-        if none.any() and self.checked and not lenient:
-            raise KernelFault(f"reads {self._first(at, none)} before anything is stored there")
+        if none is not None and self.checked and not lenient and (none & alive).any():
+            raise KernelFault(f"reads {self._first(at, none & alive)} before anything is stored there")
         if self.readers is not None:
-            parts = np.broadcast_arrays(self.copy, at, task, alive)
-            copy, at, task = (part[parts[-1]] for part in parts[:-1])
-            self.readers.read((copy, at), task, self.threads)
-        return got, ~none if lenient else None
+            active, thread = _active(where, at, task)
+            self.readers.read(active, thread, self.threads)
+        return got, None if none is None or not lenient else ~(none & alive)
 
     def _reader(self) -> str:
         return "a task" if self.threads.block == 1 else "a thread"
@@ -89,49 +94,59 @@ class Memory:
         return "of its phase stores" if self.threads.block == 1 else "stores, without a barrier between"
 
     def _first(self, at: Array, wrong: Array) -> str:
-        return f"{self.name}[{np.broadcast_to(at, wrong.shape)[wrong].flat[0]}]"
+        return self._element(np.broadcast_to(at, wrong.shape)[wrong])
+
+    def _element(self, at: Array) -> str:
+        return f"{self.name}[{at.flat[0] % self.values.shape[1]}]"
 
     def write(self, offset: Array, value: Array, where: Where, task: Array, known: Where = None) -> None:
         """Store values at the offsets; those that are not `known` are undefined."""
         by = self.threads.stamps(task) if known is None else np.where(known, self.threads.stamps(task), 0)
-        place, copy, value, by = self._stored(offset, where, np.asarray(value).astype(self.values.dtype), by)
+        at, value, by = self._stored(offset, where, np.asarray(value).astype(self.values.dtype), by)
         assert self.made is not None
-        before = self.made[copy, place]
-        self.made[copy, place] = by
-        self.values[copy, place] = value
-        met = self.threads.unseen(before, by % THREADS - 1) & (by != 0) | (self.made[copy, place] != by)
+        made, values, thread = self.made.reshape(-1), self.values.reshape(-1), thread_of(by)
+        before = made[at]
+        made[at], values[at] = by, value
+        met = self.threads.unseen(before, thread) & (by != 0) | (made[at] != by)
         if met.any():
             among = "two tasks of a phase" if self.threads.block == 1 else "two threads, without a barrier between,"
-            raise KernelFault(f"{among} store into {self.name}[{place[met].flat[0]}]")
-        apart = (self.values[copy, place] != value) & (value == value)
+            raise KernelFault(f"{among} store into {self._element(at[met])}")
+        apart = (values[at] != value) & (value == value)
         if apart.any():
-            raise KernelFault(f"different values are stored at a time into {self.name}[{place[apart].flat[0]}]")
-        self._unread(place, copy, by % THREADS - 1)
+            raise KernelFault(f"different values are stored at a time into {self._element(at[apart])}")
+        self._unread(at, thread)
 
     def expect(self, offset: Array, where: Where, task: Array) -> None:
         """Mark elements as targets of an asynchronous copy: they are undefined until it is waited for."""
-        place, copy, task = self._stored(offset, where, task)
+        at, task = self._stored(offset, where, task)
         assert self.made is not None
-        before = self.made[copy, place]
+        made = self.made.reshape(-1)
+        before = made[at]
         if (self.threads.unseen(before, task) | (before == ON_THE_WAY)).any():
             raise KernelFault(f"a copy to {self.name} overwrites what another thread stores, without a barrier between")
-        self.made[copy, place] = ON_THE_WAY
-        self._unread(place, copy, task)
+        made[at] = ON_THE_WAY
+        self._unread(at, task)
 
     def _stored(self, offset: Array, where: Where, *others: Array) -> list[Array]:
-        """Active elements as flat arrays: offset, copy of the buffer, and the other arrays likewise."""
+        """Active elements as flat arrays: where they lie, and the other arrays likewise."""
         if self.made is None:
             raise KernelFault(f"stores into {self.name}, which is an input")
-        alive = np.asarray(True) if where is None else where
-        place = self._places(np.asarray(offset), where, "stores")
-        parts = np.broadcast_arrays(place, self.copy, *others, alive)
-        return [part[parts[-1]] for part in parts[:-1]]
+        return _active(where, self._places(np.asarray(offset), where, "stores"), *others)
 
-    def _unread(self, place: Array, copy: Array, thread: Array) -> None:
+    def _unread(self, at: Array, thread: Array) -> None:
         """Raise KernelFault for a store that races with another thread's read since the last common barrier."""
-        read = self.readers.unseen((copy, place), thread, self.threads) if self.readers is not None else np.zeros(0)
+        if self.readers is None:
+            return
+        read = self.readers.unseen(at, thread, self.threads)
         if read.any():
             raise KernelFault(
-                f"a thread stores into {self.name}[{place[read].flat[0]}], which another one reads, "
-                "without a barrier between"
+                f"a thread stores into {self._element(at[read])}, which another one reads, without a barrier between"
             )
+
+
+def _active(where: Where, *parts: Array) -> list[Array]:
+    """Arrays that broadcast to each other at active places, flat."""
+    if where is None:
+        return [part.reshape(-1) for part in np.broadcast_arrays(*parts)]
+    *flat, alive = np.broadcast_arrays(*parts, where)
+    return [part[alive] for part in flat]

@@ -13,6 +13,12 @@ from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.launch import Scope
 
 THREADS = 1 << 24  # maximum number; a stamp is time * THREADS + thread + 1
+_BITS, _THREAD = 24, THREADS - 1  # of a stamp: those below its time, and the mask of the thread plus 1
+
+
+def thread_of(stamp: Array) -> Array:
+    """The thread of a stamp; -1 where there is none."""
+    return np.asarray((stamp & _THREAD) - 1)
 
 
 class LogicalClock:
@@ -62,10 +68,14 @@ class Threads:
 
     def unseen(self, stamp: Array, thread: Array) -> Array:
         """Which of these stores or reads are concurrent: by other threads, since the last common barrier."""
-        other = np.asarray((stamp >= self.clock.all_seen * THREADS) & (stamp % THREADS != thread + 1))
+        other = np.asarray(stamp >= self.clock.all_seen * THREADS)
+        if not other.any():
+            return other
+        by = thread_of(stamp)
+        other = np.asarray(other & (by != thread))
         if self.block == 1 or not other.any():
             return other
-        by, time = stamp % THREADS - 1, stamp // THREADS
+        time = stamp >> _BITS
         for group, size in (("warp", self.lanes), ("block", self.block)):
             other = np.asarray(other & ~((by // size == thread // size) & (time < self.met[group][thread])))
         return other
@@ -97,24 +107,23 @@ class Readers:
     They are stored so that 0 is nobody: memory that is never looked at is not even mapped.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.first = np.zeros(shape, np.int64)  # THREADS minus the thread
-        self.last = np.zeros(shape, np.int64)  # the thread plus 1
-        self.time = np.zeros(shape, np.int64)
+    def __init__(self, size: int) -> None:
+        self.first = np.zeros(size, np.int64)  # THREADS minus the thread
+        self.last = np.zeros(size, np.int64)  # the thread plus 1
+        self.time = np.zeros(size, np.int64)
 
-    def unseen(self, at: tuple[Array, ...], thread: Array, threads: Threads) -> Array:
+    def unseen(self, at: Array, thread: Array, threads: Threads) -> Array:
         """Which elements another thread has read since the last common barrier."""
-        time = self.time[at]
-        found = np.zeros(thread.shape, bool)
+        time = self.time[at] << _BITS
         first, last = self.first[at], self.last[at]
+        found = np.zeros(thread.shape, bool)
         for read, each in ((first > 0, THREADS - first), (last > 0, last - 1)):
-            found |= read & threads.unseen(time * THREADS + np.where(read, each, 0) + 1, thread)
+            found |= read & threads.unseen(time + np.where(read, each, 0) + 1, thread)
         return found
 
-    def read(self, at: tuple[Array, ...], thread: Array, threads: Threads) -> None:
+    def read(self, at: Array, thread: Array, threads: Threads) -> None:
         """Record reads; those before the last barrier are dropped."""
-        old = ~self.unseen(at, thread, threads)
-        past = tuple(np.asarray(each)[old] for each in at)
+        past = at[~self.unseen(at, thread, threads)]
         self.first[past], self.last[past] = 0, 0
         np.maximum.at(self.first, at, THREADS - thread)
         np.maximum.at(self.last, at, thread + 1)

@@ -495,6 +495,7 @@ inline bool has_provider(ort::Api api, const char* provider) {
 }  // namespace
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
+__attribute__((cold))  // it runs once: the compiler is not to spend its time on it
 ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);

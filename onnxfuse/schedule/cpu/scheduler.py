@@ -64,8 +64,8 @@ def schedule(
     With `half`, float32 weights of contractions are stored in that dtype if there are tiles for it. `best` ranks the
     schedule candidates of a contraction; the default takes the least predicted time, with weights that are read once
     per run of the model, `run_weight_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions,
-    `exchange` a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and
-    after each pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the
+    `exchange` a packing of constants that is specific to this target. `check` is told the chosen kernel as loop nests,
+    and after each pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the
     kernel lists all candidates, those for tuning included.
     """
     best = AsMeasured(measured) if measured is not None else best

@@ -67,7 +67,7 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet.
 
-    `check` sees the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
+    `check` is told the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
     taken where the first would be.
     """
     group = sized(lowered, layouts)

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from onnxfuse_cli.program import VerbCommand
 from onnxfuse_cli.verbs import onnxfuse as program
 
+from tests.caches import own_cache
 from tests.cli import programs
 from tests.cli.conftest import Onnxfuse
 from tests.cli.shipping.test_recipes import env
@@ -62,7 +63,7 @@ def test_examples_run(verb: str, folder: Path, here: Path, env: dict[str, str], 
     if verb == "optimize":
         for path in (*here.glob("*fused*"), *(here / "out").iterdir()):
             path.unlink()
-    own = {"ONNXFUSE_CACHE_DIR": str(here / "cache")} if verb in ("tune", "doctor", "cache") else {}
+    own = {"ONNXFUSE_CACHE_DIR": own_cache(here / "cache")} if verb in ("tune", "doctor", "cache") else {}
     (here / ".local/share/bash-completion/completions").mkdir(parents=True)
     for example in [example for each, example in EXAMPLES if each == verb]:
         command, files = re.fullmatch(r"(.*?)((?: (?:<|>).*)?)", example).groups()  # type: ignore[union-attr]

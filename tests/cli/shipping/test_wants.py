@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.caches import own_cache
 from tests.cli.conftest import Onnxfuse
 from tests.craft.sources import ROOT
 
@@ -38,7 +39,8 @@ def arguments(command: str, here: Path) -> list[str]:
 def test_each_command_runs(command: str, onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(sized(), here / "m.onnx")
     if "--lock" in command:
-        monkeypatch.setenv("ONNXFUSE_CACHE_DIR", str(here / "cache"))  # what is tuned would be used by other tests
+        # What is tuned would be used by other tests.
+        monkeypatch.setenv("ONNXFUSE_CACHE_DIR", own_cache(here / "cache"))
         assert onnxfuse("tune", "m.onnx", "--lock", "f.lock", "--budget", "1s").code == 0
     made = onnxfuse("optimize", "m.onnx", "f.onnx", "--no-gain", "-q")
     assert made.code == 0, made.err

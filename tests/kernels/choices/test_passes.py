@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from onnxfuse import optimize
 from onnxfuse.ir.kernel import Kernel, Loop
 from onnxfuse.schedule.cpu import scheduler
 from onnxfuse.schedule.passes import driver
-from onnxfuse.schedule.passes.driver import NESTS, Pass, through
+from onnxfuse.schedule.passes.driver import NESTS, Pass, Step, through, verified
 from onnxfuse.target import CPUS, Cpu
 from tests.kernels.cases.row import softmax_chain
 from tests.kernels.compiled import Case, forget, kernel_of
@@ -58,15 +58,29 @@ def test_loop_nests_that_are_wrong_are_blamed(fresh: pytest.MonkeyPatch) -> None
 
 
 def test_each_pass_is_seen_where_it_changed_something(fresh: pytest.MonkeyPatch) -> None:
-    passes, steps = scheduler.PASSES, list[str]()
+    passes, seen = scheduler.PASSES, list[Sequence[Step]]()
     fresh.setattr(scheduler, "PASSES", ())
     nests = kernel_of(CASE, SMALL)
     assert isinstance(nests, Kernel)
-    made = through(passes, nests, SMALL, lambda step, _: steps.append(step))
-    assert steps == [NESTS, *(step.name for step in passes)]
-    steps.clear()
-    assert through(passes[1:], made, SMALL, lambda step, _: steps.append(step)) == made
-    assert steps == [NESTS], "there is nothing left to do for passes that are through"
+    made = through(passes, nests, SMALL, seen.append)
+    assert through(passes[1:], made, SMALL, seen.append) == made
+    first, again = ([name for name, _ in steps] for steps in seen)
+    assert first == [NESTS, *(step.name for step in passes)]
+    assert again == [NESTS], "there is nothing left to do for passes that are through"
+
+
+def test_a_pass_that_raises_for_what_it_was_given_is_not_blamed(fresh: pytest.MonkeyPatch) -> None:
+    def stumbles(kernel: Kernel, _: Any) -> Kernel:
+        raise LookupError("there is no such axis")
+
+    fresh.setattr(scheduler, "PASSES", ())
+    nests = kernel_of(CASE, SMALL)
+    assert isinstance(nests, Kernel)
+    last = Pass("last", stumbles)
+    with pytest.raises(AssertionError, match=r"^schedule: planted: phase 0: reads in0\["):
+        through((Pass("planted", too_far), last), nests, SMALL, verified)
+    with pytest.raises(LookupError):
+        through((last,), nests, SMALL, verified)
 
 
 def test_a_build_names_the_step_and_leaves_the_group_to_the_runtime(fresh: pytest.MonkeyPatch) -> None:
@@ -95,4 +109,4 @@ def test_candidates_that_are_only_priced_are_verified_in_strict_builds(fresh: py
         result = optimize(model, strategy="best", stop_after="schedule", min_group=1, strict=strict)
         counts.append(len(seen))
         assert result.kernels == 1
-    assert 0 < counts[0] <= len(scheduler.PASSES) + 1 < counts[1]
+    assert 1 == counts[0] < counts[1]
