@@ -141,10 +141,10 @@ def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str
     }
     for part, paths in parts.items():
         yield part
-        yield from map(_digest, paths)
+        yield from map(digest_of, paths)
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """The digest of a file, which is read again only after it was changed."""
     status = path.stat()
     return _digest_of(path, status.st_ino, status.st_size, status.st_mtime_ns)
