@@ -57,11 +57,11 @@ class FeedSettings(TypedDict):
 
 
 def feed_settings(context: Context, b: Build) -> FeedSettings:
-    """Those of a build."""
+    """Those of a build; before the model is loaded no size is known."""
     return {
         "inputs": context.options.inputs,
         "seed": context.options.seed,
-        "dims": b.source.dims,
+        "dims": b.source.dims if b.loaded is not None else {},
         "custom_libraries": context.options.custom_ops_library,
         "time_limit": context.meter.left,
     }

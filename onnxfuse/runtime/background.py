@@ -27,6 +27,10 @@ class Background:
         for name in tuple(self._stops):
             self.cancel(name)
 
+    def started(self, name: str) -> bool:
+        """Whether a task was started and not cancelled."""
+        return name in self._stops
+
     def start(self, name: str, work: Work) -> None:
         """Start a task. None of this name may be running."""
         assert name not in self._stops, f"background: {name} is running"
