@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             signal.signal(number, _terminated)
     code = run(sys.argv[1:] if arguments is None else list(arguments))
     show.finish()
+    gc.freeze()  # no search for cycles in what ends with the process
     sys.exit(code)
 
 

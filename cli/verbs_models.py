@@ -82,18 +82,17 @@ def optimize(
         stream=stream,
         show=texts.append,
         strict=strict or _debug(),
-        about=lambda made: keep.texts(made.to_json(drawing=True)),
+        about=(lambda made: keep.texts(made.to_json(drawing=True))) if keep.paths else None,
     )
     at.finish()
     for text in texts:
         (show.aside if as_json or stream is not None else show.data)(text.rstrip("\n"))
-    document = result.to_json()
-    if result.output.model is None:  # otherwise they are outputs like the others
+    if result.output.model is None and keep.paths:  # otherwise they are outputs like the others
         keep.write(result.to_json(drawing=True))
     else:
         results.tell_written(keep.paths)
     if as_json:
-        show.document(document)
+        show.document(result.to_json())
     results.after_optimize(screen, result)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onnxfuse.emit.body import Body, body
-from onnxfuse.emit.model import Emitted, LibraryEntry, copied, emit
+from onnxfuse.emit.model import Emitted, LibraryEntry, copied, emit, state_library
 from onnxfuse.emit.names import domain, identity
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.staged import Staged, refuse_existing, refuse_inputs, write_text
-from onnxfuse.emit.write import data_path, outside, write, write_stream
+from onnxfuse.emit.write import data_path, outside, write, write_data, write_stream
 
 __all__ = [
     "Body",
@@ -25,7 +25,9 @@ __all__ = [
     "outside",
     "refuse_existing",
     "refuse_inputs",
+    "state_library",
     "write",
+    "write_data",
     "write_stream",
     "write_text",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 
@@ -31,7 +31,6 @@ class LibraryEntry:
 
     domain: str
     path: str
-    sha256: str
     manifest: str
     targets: tuple[str, ...]  # machine classes with kernels, best first; required extensions follow a +
 
@@ -60,7 +59,8 @@ class Emitted:
 def emit(plan: Plan, fused: Sequence[Fused], library: LibraryEntry, inner: tuple[Planned, ...] = ()) -> Emitted:
     """The model in which every group of `fused` is one node; other groups of the plan stay unfused.
 
-    `inner` are the planned subgraphs of its nodes.
+    `inner` are the planned subgraphs of its nodes. The model does not depend on what the library contains:
+    `state_library` adds its hash.
     """
     main = Planned(plan, fused, inner)
     source = main.source
@@ -76,13 +76,22 @@ def emit(plan: Plan, fused: Sequence[Fused], library: LibraryEntry, inner: tuple
         proto.opset_import.add(domain=library.domain, version=1)
         if "" not in source.opsets:  # what is used of it means the same in this opset
             proto.opset_import.add(domain="", version=plan.graph.opset)
-        about = {"library": library.path, "library_sha256": library.sha256, "manifest": library.manifest}
+        about = {"library": library.path, "library_sha256": "", "manifest": library.manifest}
         set_metadata(proto, **about, targets=" ".join(library.targets))
     _import_domains(proto)
     check(proto)
     bodies = tuple(_of(made, weights) for each in emission.subgraphs if (made := standalone(proto, each)) is not None)
     rename(proto.graph, source.spelled)
     return Emitted(proto, weights.large, weights.blob, bool(source.external), names=emission.names, bodies=bodies)
+
+
+def state_library(emitted: Emitted, sha256: str) -> Emitted:
+    """The model with the hash of its library, if it has kernels of one."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(emitted.proto)
+    if any(p.key == "onnxfuse.library_sha256" for p in proto.metadata_props):
+        set_metadata(proto, library_sha256=sha256)
+    return replace(emitted, proto=proto)
 
 
 def _import_domains(proto: onnx.ModelProto) -> None:

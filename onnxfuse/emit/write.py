@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ import onnx
 from onnxfuse.emit.model import Emitted
 from onnxfuse.emit.proto import tensors_in
 from onnxfuse.emit.staged import Staged
+from onnxfuse.emit.weights import Weight
 from onnxfuse.errors import OutputError
 from onnxfuse.load.tensors import forget_pages
 from onnxfuse.runtime.wire import Buffer, expand, key_of
@@ -35,16 +37,21 @@ def outside(emitted: Emitted, *, asked: bool = False) -> bool:
     return bool(emitted.weights) and (asked or large or emitted.was_external)
 
 
-def write(emitted: Emitted, path: Path, staged: Staged, *, external: bool = False) -> tuple[Path, ...]:
+def write(
+    emitted: Emitted, path: Path, staged: Staged, *, external: bool = False, data_there: bool = False
+) -> tuple[Path, ...]:
     """Write a model, and its external data if `external` or needed, to staged files; returns their paths, data first.
 
-    Raises OutputError when the disk is full or the model is too large for one file.
+    With `data_there` the external data is left alone: `write_data` wrote it. Raises OutputError when the disk is full
+    or the model is too large for one file.
     """
     if not outside(emitted, asked=external):
         _write_file(staged.stage(path), path, _chunks(emitted))
         return (path,)
     data = data_path(path)
-    proto = _write_data(emitted, staged.stage(data), data)
+    if not data_there:
+        write_data(emitted, staged.stage(data), data)
+    proto = _referring(emitted, data)
     _write_file(staged.stage(path), path, expand(proto.SerializeToString(deterministic=True), emitted.blob))
     return data, path
 
@@ -81,16 +88,17 @@ def _write_file(temporary: Path, path: Path, chunks: Iterator[Buffer]) -> None:
         raise OutputError(f"write: {path} cannot be written: {e.strerror or e}", hint="is the disk full?") from None
 
 
-def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProto:
-    """Write all weights to a file; the model with external data locations in place of their stubs."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(emitted.proto)
-    stubs = {key_of(t): t for t in _tensors(proto)}
+def write_data(emitted: Emitted, temporary: Path, path: Path, stop: threading.Event | None = None) -> None:
+    """Write all weights to the file `temporary`, the external data `path` to be, until `stop` is set.
+
+    Raises OutputError when the disk is full.
+    """
     at = 0
     try:
         with temporary.open("wb") as file:
-            for weight in emitted.weights:
-                begin = -(-at // _alignment(weight.bytes)) * _alignment(weight.bytes)
+            for weight, begin in _places(emitted):
+                if stop is not None and stop.is_set():
+                    return
                 file.write(bytes(begin - at))
                 payload = memoryview(weight.payload()).cast("B")
                 assert len(payload) == weight.bytes, f"emit: {weight.key} has {len(payload)} bytes"
@@ -99,10 +107,27 @@ def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProt
                 if (begin + weight.bytes) // _WINDOW > at // _WINDOW:
                     forget_pages()
                 at = begin + weight.bytes
-                _place(stubs[weight.key], path.name, begin, weight.bytes)
     except OSError as e:
         raise OutputError(f"write: {path} cannot be written: {e.strerror or e}", hint="is the disk full?") from None
+
+
+def _referring(emitted: Emitted, data: Path) -> onnx.ModelProto:
+    """The model with places in its external data instead of stubs."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(emitted.proto)
+    stubs = {key_of(t): t for t in _tensors(proto)}
+    for weight, begin in _places(emitted):
+        _place(stubs[weight.key], data.name, begin, weight.bytes)
     return proto
+
+
+def _places(emitted: Emitted) -> Iterator[tuple[Weight, int]]:
+    """The weights with their offsets in the external data."""
+    at = 0
+    for weight in emitted.weights:
+        begin = -(-at // _alignment(weight.bytes)) * _alignment(weight.bytes)
+        yield weight, begin
+        at = begin + weight.bytes
 
 
 def _alignment(size: int) -> int:

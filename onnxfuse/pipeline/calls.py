@@ -11,7 +11,19 @@ from typing import BinaryIO, Protocol, TypedDict, Unpack
 from onnxfuse.backends import BACKENDS, Backend
 from onnxfuse.build.cache import Cache
 from onnxfuse.config import Options
-from onnxfuse.emit import Body, Emitted, LibraryEntry, Staged, body, copied, emit, identity, write, write_stream
+from onnxfuse.emit import (
+    Body,
+    Emitted,
+    LibraryEntry,
+    Staged,
+    body,
+    copied,
+    emit,
+    identity,
+    write,
+    write_data,
+    write_stream,
+)
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
@@ -45,11 +57,11 @@ class FeedSettings(TypedDict):
 
 
 def feed_settings(context: Context, b: Build) -> FeedSettings:
-    """Those of a build."""
+    """Those of a build; before the model is loaded no size is known."""
     return {
         "inputs": context.options.inputs,
         "seed": context.options.seed,
-        "dims": b.source.dims,
+        "dims": b.source.dims if b.loaded is not None else {},
         "custom_libraries": context.options.custom_ops_library,
         "time_limit": context.meter.left,
     }
@@ -109,7 +121,9 @@ class PlanGraph(Protocol):
 class WriteModel(Protocol):
     """`emit.write`: a model as files of a transaction."""
 
-    def __call__(self, emitted: Emitted, path: Path, staged: Staged, *, external: bool = False) -> tuple[Path, ...]:
+    def __call__(
+        self, emitted: Emitted, path: Path, staged: Staged, *, external: bool = False, data_there: bool = False
+    ) -> tuple[Path, ...]:
         """The final paths, the model last."""
 
 
@@ -246,6 +260,7 @@ class Calls:
     emit: Callable[[Plan, Sequence[Fused], LibraryEntry, tuple[Planned, ...]], Emitted] = emit
     copied: Callable[[ModelSource], Emitted] = copied
     write: WriteModel = write
+    write_data: Callable[[Emitted, Path, Path, threading.Event | None], None] = write_data
     write_stream: Callable[[Emitted, BinaryIO], None] = write_stream
     verify_groups: VerifyGroups = verify_groups
     verify_models: VerifyModels = verify_models

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.build import BuildRequest, CompileError
 from onnxfuse.build.cache import default_cache_dir
 from onnxfuse.config import USUAL
-from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged
+from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged, outside, state_library
 from onnxfuse.errors import OutputError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.spec import REPORT
@@ -22,17 +25,25 @@ from onnxfuse.pipeline.lock_files import lock_of
 from onnxfuse.pipeline.outputs import OutputPaths
 from onnxfuse.pipeline.slower_groups import runtime_times
 from onnxfuse.pipeline.state import Build, Context, cache_of, have
+from onnxfuse.pipeline.verdict_cache import digest_of
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.target import Target
 
+_MODEL = "model"  # what is done beside compilation
+
 
 def build(context: Context, calls: Calls, b: Build) -> Build:
-    """The library of all kernels, in the folder where outputs are made."""
+    """The library of all kernels, in the folder where outputs are made; the model is emitted beside it."""
+    context.background.cancel(_MODEL)  # of an earlier round, as are files
+    for old in _model_files(context.folder, have(context.places)):
+        old.unlink(missing_ok=True)
     if b.copy:
         return b
+    if _beside(context):
+        context.background.start(_MODEL, partial(_emitted, context, calls, b))
     options, cache = context.options, cache_of(context)
     if cache is None and not options.no_cache:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
@@ -94,24 +105,47 @@ def check_library(b: Build) -> None:
     assert b.copy or b.stale or (b.library is not None and b.library.path.is_file()), "build: there is no library"
 
 
+def _beside(context: Context) -> bool:
+    """Whether the model is emitted while kernels are compiled: under a budget nothing is, so that it can be ended."""
+    options = context.options
+    return options.stop_after != "build" and options.time_budget is None and options.memory_budget is None
+
+
+def _emitted(context: Context, calls: Calls, b: Build, stop: threading.Event | None = None) -> Emitted:
+    """The model without the hash of its library; weights that go into a file of their own are written."""
+    places = have(context.places)
+    main = _planned(b)
+    targets = tuple(
+        "+".join([target.name, *(name for name in features if name not in target.features)])
+        for target, features in _features(context, b)
+    )
+    stated = LibraryEntry(b.domain, places.library_name, places.manifest_name, targets)
+    emitted = calls.emit(main.plan, main.fused, stated, main.inner)
+    if (data := _data_of(context, emitted)) is not None:
+        with _on_the_disk_of(context):
+            calls.write_data(emitted, data, data, stop)
+        if context.options.verifies and cache_of(context) is not None and not (stop is not None and stop.is_set()):
+            digest_of(data)  # which the key of the verdict needs
+    return emitted
+
+
+def _data_of(context: Context, emitted: Emitted) -> Path | None:
+    """The file in the folder that takes the weights of a model; None where they stay in the model."""
+    places, external = have(context.places), context.options.save_as_external_data
+    if places.model is None or not outside(emitted, asked=external):
+        return None
+    return context.folder / have(places.data).name
+
+
 def emit(context: Context, calls: Calls, b: Build) -> Build:
     """The model and its manifest as files in the folder where outputs are made."""
-    places = have(context.places)
-    source = b.source
     if b.copy:
-        emitted = calls.copied(source)
+        emitted = calls.copied(b.source)
     else:
-        library = have(b.library)
-        main = _planned(b)
-        targets = tuple(
-            "+".join([target.name, *(name for name in features if name not in target.features)])
-            for target, features in _features(context, b)
-        )
-        stated = LibraryEntry(b.domain, places.library_name, library.sha256, places.manifest_name, targets)
-        emitted = calls.emit(main.plan, main.fused, stated, main.inner)
-    b = replace(
-        b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
-    )
+        made = context.background.result(_MODEL, partial(_emitted, context, calls, b))
+        emitted = state_library(made, have(b.library).sha256)
+    files = _written(context, calls, emitted, data_there=not b.copy and _data_of(context, emitted) is not None)
+    b = replace(b, emitted=emitted, groups=_groups(context, b, emitted), files=files)
     write_manifest(context, b)
     return b
 
@@ -131,24 +165,30 @@ def body_model(context: Context, calls: Calls, emitted: Emitted, number: int) ->
     return path
 
 
-def _written(context: Context, calls: Calls, emitted: Emitted, places: OutputPaths) -> tuple[Path, ...]:
-    """The files of the model in the folder, the model last."""
+def _written(context: Context, calls: Calls, emitted: Emitted, *, data_there: bool) -> tuple[Path, ...]:
+    """The files of the model in the folder, the model last; its weights may be in theirs already."""
+    places = have(context.places)
     if places.model is None:
         path = context.folder / places.name
         with path.open("wb") as stream:
             calls.write_stream(emitted, stream)
         return (path,)
-    for old in _model_files(context.folder, places):  # of an earlier round
-        old.unlink(missing_ok=True)
-    with Staged() as staged:
-        external = context.options.save_as_external_data
-        try:
-            written: tuple[Path, ...] = calls.write(emitted, context.folder / places.name, staged, external=external)
-        except OutputError as problem:  # it is the same disk; nobody knows the folder where outputs are made
-            said = problem.message.replace(str(context.folder), str(places.folder))
-            raise OutputError(said, hint=problem.hint) from None
+    external = context.options.save_as_external_data
+    with Staged() as staged, _on_the_disk_of(context):
+        path = context.folder / places.name
+        written: tuple[Path, ...] = calls.write(emitted, path, staged, external=external, data_there=data_there)
         staged.commit()
     return written
+
+
+@contextmanager
+def _on_the_disk_of(context: Context) -> Iterator[None]:
+    """Names the folder of the outputs in errors: it is the same disk, and nobody knows the one where they are made."""
+    try:
+        yield
+    except OutputError as problem:
+        said = problem.message.replace(str(context.folder), str(have(context.places).folder))
+        raise OutputError(said, hint=problem.hint) from None
 
 
 def _model_files(folder: Path, places: OutputPaths) -> Iterable[Path]:

@@ -41,7 +41,8 @@ def _nothing(_: Build) -> None:
 
 
 def _load(context: Context, calls: Calls, b: Build) -> Build:
-    """The model as a graph; from here on it can be run beside the build."""
+    """The model as a graph; it is run beside the build as soon as that may be needed."""
+    verdict.begin(context, calls, b)
     b = first.load(context, calls, b)
     verdict.begin(context, calls, b)
     return b

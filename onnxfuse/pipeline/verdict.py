@@ -21,7 +21,7 @@ from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, cache_of, have, place_of, tried_here
-from onnxfuse.pipeline.verdict_cache import known_model
+from onnxfuse.pipeline.verdict_cache import known_file, known_model
 from onnxfuse.runtime.provider import ABSENT, CPU, INSTALL
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupVerdict, bisected
@@ -35,13 +35,16 @@ _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at faul
 
 
 def begin(context: Context, calls: Calls, b: Build) -> None:
-    """Run the original in another process while the build goes on, if its outputs will be needed."""
-    options = context.options
-    if b.copy or not options.verifies or place_of(context, b) != CPU:  # what the GPU makes of the original counts too
+    """Run the original in another process while the build goes on, if its outputs will be needed.
+
+    It is called before the model is loaded and again after it, when what is not needed after all is ended.
+    """
+    if not _wanted(context, b):
+        context.background.cancel(_REFERENCE)
         return
-    if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
+    if context.background.started(_REFERENCE):
         return
-    out, precision, settings = context.folder / "reference", options.precision, feed_settings(context, b)
+    out, precision, settings = context.folder / "reference", context.options.precision, feed_settings(context, b)
 
     def work(stop: threading.Event) -> Path | None:
         return calls.verify_reference(context.original, out, precision=precision, stop=stop, **settings)
@@ -49,10 +52,21 @@ def begin(context: Context, calls: Calls, b: Build) -> None:
     context.background.start(_REFERENCE, work)
 
 
+def _wanted(context: Context, b: Build) -> bool:
+    """Whether the outputs of the original will be needed and can be made beside the build, as far as is known."""
+    options = context.options
+    if b.copy or not options.verifies or place_of(context, b) != CPU:  # what the GPU makes of the original counts too
+        return False
+    if b.loaded is None and (options.dim or options.input_shape or not context.original.is_file()):
+        return False  # the sizes of inputs are not known yet
+    known = known_file(cache_of(context), context.original) if b.loaded is None else known_model(cache_of(context), b)
+    return _beside(context, b) and (options.verify is True or not known)
+
+
 def _beside(context: Context, b: Build) -> bool:
     """Whether to run the model in other processes beside the build: if that saves time and memory suffices."""
-    source = b.source
-    size = source.bytes + sum(path.stat().st_size for path in source.external)
+    external = b.source.external if b.loaded is not None else ()
+    size = sum(path.stat().st_size for path in (context.original, *external))
     return SMALL <= size <= LARGE and context.options.memory_budget is None and find_spec("onnxruntime") is not None
 
 

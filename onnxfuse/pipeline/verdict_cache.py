@@ -54,6 +54,7 @@ class VerdictCache:
     cache: Cache | None
     key: str = ""
     model: str = ""  # the key of the fact that there is a verdict on this original
+    file: str = ""  # the key of the fact that there is one on the file as it is
 
     def recall(self) -> Verdict | None:
         """The verdict on the same bytes; one that cannot be read counts as absent."""
@@ -64,6 +65,7 @@ class VerdictCache:
         if verdict.ok and not verdict.cached:
             keep(self.cache, self.key, asdict(verdict))
             keep(self.cache, self.model, True)
+            keep(self.cache, self.file, True)
 
 
 def _verdict(held: Any) -> Verdict:
@@ -95,12 +97,23 @@ def memory_of(cache: Cache | None, context: Context, b: Build) -> VerdictCache:
         return VerdictCache(None)
     options = context.options
     limits = {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
-    return VerdictCache(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits), _key_of_model(b))
+    key = key_of_bytes("verdict", context, b, _PROGRAM, limits)
+    return VerdictCache(cache, key, _key_of_model(b), _key_of_file(context.original))
 
 
 def known_model(cache: Cache | None, b: Build) -> bool:
     """Whether some build of the same original was verified: then the verdict on this one may be known too."""
     return recalled(cache, _key_of_model(b), bool) is True
+
+
+def known_file(cache: Cache | None, original: Path) -> bool:
+    """The same of a file that was not changed since, without reading it."""
+    return recalled(cache, _key_of_file(original), bool) is True
+
+
+def _key_of_file(original: Path) -> str:
+    status = original.stat()
+    return key_of("verified file", str(original.resolve()), str(status.st_size), str(status.st_mtime_ns))
 
 
 def _key_of_model(b: Build) -> str:
@@ -141,10 +154,10 @@ def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str
     }
     for part, paths in parts.items():
         yield part
-        yield from map(_digest, paths)
+        yield from map(digest_of, paths)
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """The digest of a file, which is read again only after it was changed."""
     status = path.stat()
     return _digest_of(path, status.st_ino, status.st_size, status.st_mtime_ns)

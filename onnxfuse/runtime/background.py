@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Work = Callable[[threading.Event], object]  # returns soon after its event is set
 
-_LOOK = 0.05  # polling interval in seconds: a build's time limit raises between two lines of Python
+_LOOK = 0.05  # seconds between two lines of Python while it waits: a build's time limit raises between them
 
 
 class Background:
@@ -27,6 +27,10 @@ class Background:
         for name in tuple(self._stops):
             self.cancel(name)
 
+    def started(self, name: str) -> bool:
+        """Whether a task was started and not cancelled."""
+        return name in self._stops
+
     def start(self, name: str, work: Work) -> None:
         """Start a task. None of this name may be running."""
         assert name not in self._stops, f"background: {name} is running"
@@ -38,8 +42,8 @@ class Background:
         """Wait for a task; its result or exception. If it was not started, the result of `otherwise`."""
         if name not in self._made:
             return otherwise()
-        while not self._made[name].done():
-            self._stops[name].wait(_LOOK)
+        while wait((self._made[name],), _LOOK).not_done:
+            pass
         made: T = self._made[name].result()
         return made
 

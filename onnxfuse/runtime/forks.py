@@ -44,6 +44,13 @@ def _can_wait() -> bool:
 HAS_FORKS = _can_wait()
 
 
+def ends_within(process: int, seconds: float | None) -> bool:
+    """Whether the process of a file descriptor (pidfd) ends in so many seconds; None waits for its end."""
+    poll = select.poll()  # unlike select, takes file descriptors of any number
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1e3 * seconds))
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A running server of the process `owner`; `variables` is the environment that its libraries were loaded in."""
@@ -78,23 +85,18 @@ class Forked:
             self._reap()
             raise
 
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self._ends_within(0)
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it ends in so many seconds, waiting no longer."""
+        return ends_within(self._end, seconds)
 
     def wait(self) -> int:
         """Its exit status once it has ended, minus the signal that ended it."""
         if self.returncode is None:
-            self._ends_within(None)
+            ends_within(self._end, None)
             os.close(self._end)
             self._reap()
         assert self.returncode is not None
         return self.returncode
-
-    def _ends_within(self, milliseconds: int | None) -> bool:
-        poll = select.poll()  # unlike select, takes file descriptors of any number
-        poll.register(self._end, select.POLLIN)
-        return bool(poll.poll(milliseconds))
 
     def _reap(self) -> None:
         try:

@@ -78,8 +78,8 @@ class Child(Protocol):
     pid: int
     returncode: int | None
 
-    def ended(self) -> bool:
-        """Whether it has ended; its pid is not reused before it is reaped."""
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it ends in so many seconds, waiting no longer; its pid is not reused before it is reaped."""
 
     def wait(self) -> int:
         """Its exit status, minus the signal that ended it."""
@@ -88,8 +88,16 @@ class Child(Protocol):
 class _Program(subprocess.Popen[bytes]):
     """A command."""
 
-    def ended(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def ends_within(self, seconds: float) -> bool:
+        try:
+            end = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # a system without
+            time.sleep(seconds)
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return forks.ends_within(end, seconds)
+        finally:
+            os.close(end)
 
 
 def _program(
@@ -151,15 +159,13 @@ def _guarded(group: int) -> Iterator[None]:
 
 def _watch(child: Child, begin: float, limits: _Limits) -> int:
     """Wait until a child has ended (it is not reaped) or is to stop; its peak memory. Raises BudgetError at a limit."""
-    peak, pause = 0, _FIRST_SAMPLE
-    while not child.ended():
+    peak, pause, left = 0, _FIRST_SAMPLE, _LAST_SAMPLE
+    while not child.ends_within(min(pause, left)) and not limits.stop.is_set():
         peak = max(peak, memory.resident_of_tree(child.pid))
         _fits(limits.name, peak, limits.bytes)
         left = float("inf") if limits.seconds is None else limits.seconds - (time.monotonic() - begin)
         if left <= 0:
             raise _too_long(limits.name, limits.seconds or 0)
-        if limits.stop.wait(min(pause, left)):
-            break
         pause = min(2 * pause, _LAST_SAMPLE)
     return peak
 

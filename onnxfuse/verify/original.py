@@ -53,6 +53,7 @@ class Original:
     expected: Results
     unoptimized: bool  # whether it runs without optimizations
     rounding: float  # relative rounding of inputs by which `sensitivity` is measured
+    least: float  # the floor of the limits of its float outputs
     optimized: Results = field(default_factory=list)
     own: list[list[float]] = field(default_factory=list)  # self-distance by set, by output
     sensitivity: list[float] = field(default_factory=list)  # by output: distance caused by inputs rounded by `rounding`
@@ -75,8 +76,8 @@ class Original:
     @property
     def limits(self) -> list[list[float]]:
         """By set, by output, the distance allowed to models with the same precision."""
-        least, exact = floor(self.skeleton), self.exact
-        return [[compare.limit([own], least, exact[o]) for o, own in enumerate(row)] for row in self.own]
+        exact = self.exact
+        return [[compare.limit([own], self.least, exact[o]) for o, own in enumerate(row)] for row in self.own]
 
     def alone(self) -> Original:
         """The same, of the first set of inputs only."""
@@ -103,7 +104,7 @@ class Original:
         """The input of `verdict_on` about the original, as plain values."""
         own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
         facts = {"outputs": self.names, "exact": self.exact, "own": own, "sensitivity": self.sensitivity}
-        facts |= {"quantized": self.quantized, "perturbed": self._perturbed_distance(), "floor": floor(self.skeleton)}
+        facts |= {"quantized": self.quantized, "perturbed": self._perturbed_distance(), "floor": self.least}
         shapes = [trial.shapes_text(each) for each in self.sets]
         return facts | {"sets": len(self.sets), "seed": self.seed, "shapes": shapes}
 
@@ -157,9 +158,9 @@ class Original:
         """`limits`; for quantized models the limits that follow from the perturbations."""
         if not self.quantized:
             return self.limits
-        least, perturbed = floor(self.skeleton), self._perturbed_distance()
+        perturbed = self._perturbed_distance()
         return [
-            [compare.quantized_limit([own, far], least) for own, far in zip(row, perturbed, strict=True)]
+            [compare.quantized_limit([own, far], self.least) for own, far in zip(row, perturbed, strict=True)]
             for row in self.own
         ]
 
@@ -212,7 +213,10 @@ def original(
         found = trial.input_sets(session, wish)
     names = engine.output_names(session)
     del session  # with its weights
-    made = Original(path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding)
+    made = Original(
+        path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding,
+        floor(skeleton),
+    )  # fmt: skip
     _measure(made)
     if provider.bound:
         _measure_in(made, provider)
@@ -223,9 +227,8 @@ def original(
 
 def _measure(o: Original) -> None:
     """Fills in the distances among runs with all optimizations, with none, and on perturbed inputs."""
-    nudged = [feeds.nudged(each, o.seed) for each in o.sets]
-    far = [feeds.nudged(each, o.seed, o.rounding) for each in o.sets] if o.rounding else []
-    count = len(o.names)
+    nudged, far = _nudged(o), _nudged(o, o.rounding) if o.rounding else []
+    count, sets = len(o.names), len(o.sets)
     try:
         with Watch() as watch:
             session = _opened(o.path, o.custom)
@@ -236,11 +239,19 @@ def _measure(o: Original) -> None:
     except DeviceError:  # the reference ran: what is left is the floor
         o.own, o.sensitivity = [[0.0] * count for _ in o.sets], [0.0] * count
         return
-    o.optimized, near, sensitivity = (found[at * len(o.sets) : (at + 1) * len(o.sets)] for at in range(3))
+    o.optimized, rest = found[:sets], found[sets:]
+    near, sensitivity = rest[: len(nudged)] or o.optimized, rest[len(nudged) :] or o.optimized
     for a, b, c in zip(o.expected, o.optimized, near, strict=True):
         pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
         o.own.append([max(x.error, y.error) for x, y in pairs])
-    o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity or o.optimized)]
+    o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity)]
+
+
+def _nudged(o: Original, share: float = 0.0) -> list[Values]:
+    """The inputs moved as `feeds.nudged` does; no set where that moves none, since all of them are integers."""
+    moved = [feeds.nudged(each, o.seed, share) for each in o.sets]
+    pairs = ((a[name], b[name]) for a, b in zip(o.sets, moved, strict=True) for name in a)
+    return moved if any(a is not b for a, b in pairs) else []
 
 
 def _measure_in(o: Original, provider: Provider) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -81,6 +84,45 @@ def test_nothing_is_started_where_the_verdict_is_known(beside: Callable[..., Res
     assert beside(calls, verify=None).verify is not None and len(started) == 2
     beside(calls, verify=None, memory_budget="8GB", no_cache=True)
     assert len(started) == 2, "two processes at once take more memory than one"
+
+
+@pytest.mark.parametrize(("more", "first"), [({}, "verify_reference"), ({"input_shape": ("x:4,32",)}, "load")])
+def test_it_is_begun_before_the_model_is_loaded(
+    beside: Callable[..., Result], more: dict[str, Any], first: str, tmp_path: Path
+):
+    """Where the sizes of inputs follow from the model alone."""
+    called: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **settings: Any) -> Any:
+            called.append(name)
+            return getattr(Calls(), name)(*arguments, **settings)
+
+        return call
+
+    def late(*arguments: Any, **settings: Any) -> Any:
+        time.sleep(0.2)
+        return noted("load")(*arguments, **settings)
+
+    calls = Calls(verify_reference=noted("verify_reference"), load=late)
+    found = beside(calls, verify=None, cache_dir=str(tmp_path / "cache"), **more)
+    assert found.verify is not None and found.verify.ok
+    assert called[0] == first and called.count("verify_reference") == 1
+
+
+def test_a_file_that_was_moved_is_known_once_it_is_loaded(beside: Callable[..., Result], model: Path, tmp_path: Path):
+    """What was begun for it is ended, and its verdict is the one that is kept."""
+    beside = partial(beside, verify=None, cache_dir=str(tmp_path / "cache"))
+    beside()
+    os.utime(model, ns=(1, 1))
+    ended: list[bool] = []
+
+    def waits(a: Path, out: Path, *, stop: threading.Event, **settings: Any) -> Path | None:
+        ended.append(stop.wait(60))
+        return None
+
+    found = beside(Calls(verify_reference=waits))
+    assert ended == [True] and found.verify is not None and found.verify.ok and found.verify.cached
 
 
 def test_the_original_that_a_process_dies_of_costs_no_build(beside: Callable[..., Result], model: Path):

@@ -28,7 +28,7 @@ from onnxfuse.load import load, simplify_shapes
 from onnxfuse.ops.rows import ROWS
 
 DOMAIN = "onnxfuse.0123456789ab"
-LIBRARY = LibraryEntry(DOMAIN, "libm.so", "ab" * 32, "m.fuse.json", ("x86-64-v4", "x86-64-v3"))
+LIBRARY = LibraryEntry(DOMAIN, "libm.so", "m.fuse.json", ("x86-64-v4", "x86-64-v3"))
 Layouts = Mapping[str, Layout]
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.emit.checks import check
-from onnxfuse.emit.model import copied, emit
+from onnxfuse.emit.model import copied, emit, state_library
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import Layout, Permute, panels
 from tests.emit import plans
@@ -87,7 +87,7 @@ def test_what_the_model_says_of_itself_stays(tmp_path):
     proto.metadata_props.add(key="author", value="someone")
     proto.metadata_props.add(key="onnxfuse.library", value="stale")
     proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "other name"
-    written = plans.written(plans.fused(proto, ["a b"]), tmp_path / "m.onnx")
+    written = plans.written(state_library(plans.fused(proto, ["a b"]), "ab" * 32), tmp_path / "m.onnx")
     assert list(written.graph.input) == list(proto.graph.input)
     assert list(written.graph.output) == list(proto.graph.output)
     assert (written.producer_name, written.doc_string) == ("someone", "a model")

@@ -2,9 +2,11 @@
 
 import io
 import itertools
+import threading
 import tracemalloc
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.emit.model import copied
 from onnxfuse.emit.staged import Staged
-from onnxfuse.emit.write import data_path, outside, write, write_stream
+from onnxfuse.emit.write import data_path, outside, write, write_data, write_stream
 from onnxfuse.errors import OutputError, UsageError
 from onnxfuse.ir.layout import Layout, panels
 from tests.emit import plans
@@ -130,6 +132,32 @@ def test_written_twice_is_the_same(tmp_path):
             plans.written(emitted(), folder / "m.onnx", external=external)
             files.append({p.name: p.read_bytes() for p in folder.iterdir()})
         assert files[0] == files[1] and len(files[0]) == 1 + external
+
+
+def test_data_may_be_written_ahead_of_the_model(tmp_path):
+    for folder in ("at once", "ahead"):
+        (tmp_path / folder).mkdir()
+    plans.written(emitted(), tmp_path / "at once" / "m.onnx", external=True)
+    data = tmp_path / "ahead" / "m.data"
+    write_data(emitted(), data, data)
+    plans.written(emitted(), tmp_path / "ahead" / "m.onnx", external=True, data_there=True)
+    for name in ("m.onnx", "m.data"):
+        assert (tmp_path / "ahead" / name).read_bytes() == (tmp_path / "at once" / name).read_bytes()
+
+
+def test_writing_data_ends_where_it_is_told_to(tmp_path):
+    made, stop, data = emitted(), threading.Event(), tmp_path / "m.data"
+    first, second, *_ = made.weights
+
+    def payload() -> Any:
+        stop.set()
+        return first_payload()
+
+    first_payload = first.payload
+    object.__setattr__(first, "payload", payload)
+    object.__setattr__(second, "payload", None)  # would fail
+    write_data(made, data, data, stop)
+    assert data.stat().st_size == first.bytes
 
 
 def test_the_file_is_what_protobuf_would_write(tmp_path):

@@ -45,6 +45,7 @@ IN_OTHERS |= {
     "measure_gain",
     "time_samples",
     "copied",
+    "write_data",
     "write_stream",
 }  # their time is that of other processes
 ELSEWHERE = {"measured", "node_seconds", "timer"}  # called for guided builds, for images, and by tune

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.verify import compare, nodes, verify_culprits, verify_groups, verify_models
+from onnxfuse.runtime import engine, feed_limits
+from onnxfuse.verify import compare, nodes, original, trial, verify_culprits, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict, verdict_on
 from tests.runtime import twice
 
@@ -143,6 +144,25 @@ def test_random_numbers_cannot_be_compared(tmp_path: Path):
     assert verdict.ok is None
     assert verdict.unsteady == ("y",)
     assert "does not reproduce" in verdict.message
+
+
+@pytest.mark.parametrize(("kind", "ways"), [("int64", 2), ("float", 3)])
+def test_inputs_that_no_rounding_moves_are_not_run_again(
+    kind: str, ways: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without optimizations, with them, and on the neighbours of floats."""
+    path, ran = tmp_path / "m.onnx", list[int]()
+    onnx.save(
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        m ({kind}[4] x) => (float[4] y) {{ a = Cast <to = 1> (x) y = Exp (a) }}"""),
+        path,
+    )
+    run = engine.run
+    monkeypatch.setattr(engine, "run", lambda *arguments: (ran.append(1), run(*arguments))[1])
+    skeleton = feed_limits.skeleton(path)
+    found = original.original(str(path), skeleton, (), trial.InputRequest(skeleton, None, 0, {}), 0.0)
+    assert len(ran) == ways * len(found.sets)
+    assert [len(each) for each in found.own] == [1] * len(found.sets)
 
 
 def test_integer_outputs_must_be_equal(tmp_path: Path):
