@@ -53,14 +53,14 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       }
     }
     if (rest) {
+      const int before = 8 * (4 - (int)rest);  // weights move instead of rows: what is read twice meets zeros
       vi right[Wide];
-      for (int v = 0; v < Wide; v++) right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
-      const vi some = splat<int32_t>((1 << 8 * rest) - 1);
+      for (int v = 0; v < Wide; v++) right[v] = (columns_of(b + v * LANES * 4) ^ turn_b) << before;
       b += PANEL * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {
-        vi one = last_of(rows[i] + 4 * whole, rest, whole != 0);
-        if constexpr (Turned) one = (one ^ turn) & some;
+        vi one = splat<int32_t>(last_quad(rows[i], length));
+        if constexpr (Turned) one ^= turn;
         for (int v = 0; v < Wide; v++) sum[i][v] = ONNXFUSE_CODES_PRODUCTS(sum[i][v], one, right[v]);
       }
     }

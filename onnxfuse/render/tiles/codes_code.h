@@ -17,22 +17,18 @@ constexpr int32_t TURN = (int32_t)0x80808080u;
 // those that spread the next panel over a tile took the places of its loads.
 constexpr int NEAR = 64;
 
-// Four bytes from p on; fewer are zero-extended.
 ONNXFUSE_INLINE int32_t quad(const uint8_t* p) {
   int32_t v;
   memcpy(&v, p, sizeof v);
   return v;
 }
-ONNXFUSE_INLINE int32_t quad_n(const uint8_t* p, i64 n) {
-  int32_t v = p[0];
-  for (i64 i = 1; i < n; i++) v |= p[i] << 8 * i;
-  return v;
-}
 
-// The first n < 4 bytes from p on in all lanes, zero-extended; with `behind`, there are four bytes before p + n.
-ONNXFUSE_INLINE vi last_of(const uint8_t* p, i64 n, bool behind) {
-  if (!behind) return splat<int32_t>(quad_n(p, n));
-  return (vi)((vec<uint32_t>)splat<int32_t>(quad(p + n - 4)) >> (uint32_t)(8 * (4 - n)));
+// The last four of n bytes from p on; fewer are the upper bytes.
+ONNXFUSE_INLINE int32_t last_quad(const uint8_t* p, i64 n) {
+  if (n >= 4) return quad(p + n - 4);
+  uint32_t v = 0;
+  for (i64 i = 0; i < n; i++) v |= (uint32_t)p[i] << 8 * (4 - n + i);
+  return (int32_t)v;
 }
 
 ONNXFUSE_INLINE vi columns_of(const uint8_t* b) { return load(reinterpret_cast<const int32_t*>(b)); }
