@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ZERO, Index
-from onnxfuse.ir.indexing import substitute
+from onnxfuse.ir.index import ONE, ZERO, Index
+from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Call,
     HorizontalReduce,
+    Let,
     Loop,
     Pack,
     Prefetch,
@@ -23,7 +24,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.lanes import INTERLEAVED
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Load, const
+from onnxfuse.ir.scalar import Apply, Load, Scalar, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
@@ -72,32 +73,48 @@ class CppPrinter(c_family.StatementPrinter):
             c_family.StatementPrinter.loop(self, s)
             return
         name, bounds = identifier(s.axis.name), f"{index(s.begin)}, {index(s.end)}"
-        if s.carries:
+        rows = _rows_of_codes(s)
+        if rows is not None:
+            zero, t = _coding(rows)
+            bounds = f"{bounds}, {index(rows.begin)}, {index(rows.end)}, {Scalars().text(zero)}"
+            self.put(f"codes_by_rows<{t}>({bounds}, [&](i64 {name}, auto lanes, auto then) HOLE {{")
+        elif s.carries:
             self.put(f"for_lanes_ways<{s.carries}>({bounds}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
         else:
             self.put(f"for_lanes({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.scalars
         self.scalars = Vectors(s.axis)
-        self.body(s.body)
+        if rows is None:
+            self.body(s.body)
+        else:
+            self.depth += 1
+            for let in s.body[:-1]:
+                self.statement(let)
+            self.codes(rows, "then(")
+            self.depth -= 1
         self.scalars = outer
         self.put("});")
 
     def codes_together(self, s: Loop) -> None:
-        """A loop of vectors of 8-bit integers: what each is made of, and where it is stored."""
+        """A loop of vectors of 8-bit integers that are narrowed together."""
+        zero, t = _coding(s)
+        bounds, zero_point = f"{index(s.begin)}, {index(s.end)}", Scalars().text(zero)
+        if s.kind == "vector":
+            self.codes(s, f"codes_in_lanes<{t}>({bounds}, {zero_point}, ", ", auto lanes")
+        else:
+            self.codes(s, f"codes_together<{t}>({bounds}, lanes, {zero_point}, ")
+
+    def codes(self, s: Loop, call: str, lanes: str = "") -> None:
+        """The end of a call: what each vector of a loop of 8-bit integers is made of, and where it is stored."""
         *lets, last = s.body
         assert isinstance(last, Store)
         assert isinstance(last.value, Apply)
-        x, *_, zero = last.value.args
-        name, t, outer = identifier(s.axis.name), stored(last.value.dtype), self.scalars
-        bounds, zero_point = f"{index(s.begin)}, {index(s.end)}", Scalars().text(zero)
-        if s.kind == "vector":
-            self.put(f"codes_in_lanes<{t}>({bounds}, {zero_point}, [&](i64 {name}, auto lanes) HOLE {{")
-        else:
-            self.put(f"codes_together<{t}>({bounds}, lanes, {zero_point}, [&](i64 {name}) HOLE {{")
+        name, outer = identifier(s.axis.name), self.scalars
+        self.put(f"{call}[&](i64 {name}{lanes}) HOLE {{")
         self.depth += 1
         for let in lets:
             self.statement(let)
-        self.put(f"return {self.scalars.text(x)};")
+        self.put(f"return {self.scalars.text(last.value.args[0])};")
         self.depth -= 1
         self.scalars = outer
         self.put(f"}}, [&](i64 {name}) HOLE {{ return {identifier(last.buffer)} + {index(last.offset, 1)}; }});")
@@ -194,7 +211,7 @@ class CppPrinter(c_family.StatementPrinter):
             zero, slides = Scalars().text(left.coding.left_zero), str(left.slides).lower()
             self.put(f"tile_channels({rows}, {a}, {core.most}, {sides}, {out}, {zero}, {slides});")
         elif isinstance(left, Quantized):
-            self.codes(s, left.coding, out, ahead)
+            self.codes_tile(s, left.coding, out)
         elif isinstance(left, Packed):
             most = str(core.most) if unit is not None else rows
             self.put(f"{name}_packed({most}, {a}, {depth}, {b}, {out}, {index(s.more)} != 0, {last});")
@@ -204,17 +221,17 @@ class CppPrinter(c_family.StatementPrinter):
             pieces = f"{most}{left.segments}, {index(left.length)}"
             self.put(f"{name}_{kind}({rows}, {a}, {pieces}, {b}, {out}, {last});")
 
-    def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
+    def codes_tile(self, s: Tile, c: Coding, out: str) -> None:
         """A call of the register tile of 8-bit integers."""
         core, zero, zeros = s.core, c.right_zero, f"(const {stored(c.right)}*)nullptr"
-        name = core.product.unit.name if core.product.unit is not None else "tile"
+        name, ahead = (core.product.unit.name, f", {_ahead(s)}") if core.product.unit is not None else ("tile", "")
         if isinstance(zero, tuple):
             zeros, zero = _address(*zero), const(0, c.right)
         self.put(
             f"{name}_codes((int)({index(s.rows)}), {_address(s.left.buffer, s.left.at)}, {core.most}, "
             f"{s.left.segments}, {index(s.left.length)}, {_address(s.right.buffer, s.right.at)}, "
             f"{index(s.right.columns)}, {out}, "
-            f"{Scalars().text(c.left_zero)}, {Scalars().text(zero)}, {zeros}, {ahead});"
+            f"{Scalars().text(c.left_zero)}, {Scalars().text(zero)}, {zeros}{ahead});"
         )
 
     def pack(self, s: Pack) -> None:
@@ -235,6 +252,23 @@ class CppPrinter(c_family.StatementPrinter):
         else:
             self.put(f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, {to}")
         self.put("}")
+
+
+def _rows_of_codes(s: Loop) -> Loop | None:
+    """The loop over rows in a vector loop that makes 8-bit integers side by side, and nothing else."""
+    *lets, rows = s.body
+    if not isinstance(rows, Loop) or not rows.together or not all(isinstance(x, Let) for x in lets):
+        return None
+    last = rows.body[-1]
+    return rows if isinstance(last, Store) and coefficient(last.offset, s.axis) == ONE else None
+
+
+def _coding(s: Loop) -> tuple[Scalar, str]:
+    """The zero point of the 8-bit integers that a loop makes, and their type."""
+    last = s.body[-1]
+    assert isinstance(last, Store)
+    assert isinstance(last.value, Apply)
+    return last.value.args[-1], stored(last.value.dtype)
 
 
 def _address(buffer: str, at: Index) -> str:

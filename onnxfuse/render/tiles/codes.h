@@ -21,17 +21,17 @@ ONNXFUSE_INLINE int right_zero(const Codes& c, i64 j) {
 constexpr i64 codes_bytes(i64 groups) { return (groups + 1) * PANEL * 4; }
 
 void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
-               int32_t* out, const Codes& codes, Ahead ahead);
+               int32_t* out, const Codes& codes);
 
 // out[i * PANEL + j] = sum over segments s and steps k < length of
 //   (table[s * pitch + i][k] - left zero) * (b[(s * groups + k / 4) * PANEL * 4 + j * 4 + k % 4] - right zero of column j)
 // where groups = ceil(length / 4). Less than 65,536 k in all; sums of columns from `columns` on are undefined.
 template <class A, class B>
 ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 segments, i64 length, const B* b, i64 columns,
-                                int32_t* out, int left_zero, int right_zero, const B* right_zeros, Ahead ahead) {
+                                int32_t* out, int left_zero, int right_zero, const B* right_zeros) {
   const Codes codes{left_zero, right_zero, right_zeros, is_same<A, int8_t>, is_same<B, int8_t>};
   sum_codes(rows, reinterpret_cast<const uint8_t* const*>(table), pitch, segments, length, reinterpret_cast<const uint8_t*>(b),
-            columns < PANEL ? (int)columns : PANEL, out, codes, ahead);
+            columns < PANEL ? (int)columns : PANEL, out, codes);
 }
 
 void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,

@@ -7,7 +7,7 @@ namespace {
 // Sums of `Wide` vectors of columns from column `at` on.
 template <int Rows, bool Turned, int Wide> ONNXFUSE_CODES_FOR
 void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
-                         int at, int32_t* out, const Codes& codes, Ahead ahead) {
+                         int at, int32_t* out, const Codes& codes) {
   const i64 whole = length / 4, rest = length % 4, steps = segments * length;
   const vi turn = splat<int32_t>(codes.left_signed ? TURN : 0), turn_b = splat<int32_t>(codes.right_signed ? 0 : TURN);
   const i64 groups = segments * (whole + (rest != 0));
@@ -36,19 +36,15 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
   for (int i = 0; i < Rows; i++)
     for (int v = 0; v < Wide; v++) sum[i][v] = first[v];
   const uint8_t* const* rows = table;
-  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   for (i64 s = 0; s < segments; s++, rows += pitch) {
 #pragma GCC unroll 1
     for (i64 k = 0; k < whole; k++) {
       vi right[Wide];
       for (int v = 0; v < Wide; v++) {
         right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
-        prefetch_l1(b + 8 * PANEL * 4 + v * LANES * 4);
+        prefetch_l1(b + (NEAR * PANEL + v * LANES) * 4);
       }
       b += PANEL * 4;
-      prefetch_l2(next);
-      prefetch_l2(next + ahead.step / 2);
-      next += ahead.step;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {
         vi one = splat<int32_t>(quad(rows[i] + 4 * k));
@@ -57,14 +53,14 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       }
     }
     if (rest) {
+      const int before = 8 * (4 - (int)rest);  // weights move instead of rows: what is read twice meets zeros
       vi right[Wide];
-      for (int v = 0; v < Wide; v++) right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
-      const vi some = splat<int32_t>((1 << 8 * rest) - 1);
+      for (int v = 0; v < Wide; v++) right[v] = (columns_of(b + v * LANES * 4) ^ turn_b) << before;
       b += PANEL * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {
-        vi one = last_of(rows[i] + 4 * whole, rest, whole != 0);
-        if constexpr (Turned) one = (one ^ turn) & some;
+        vi one = splat<int32_t>(last_quad(rows[i], length));
+        if constexpr (Turned) one ^= turn;
         for (int v = 0; v < Wide; v++) sum[i][v] = ONNXFUSE_CODES_PRODUCTS(sum[i][v], one, right[v]);
       }
     }

@@ -67,6 +67,27 @@ ONNXFUSE_INLINE void codes_together(i64 begin, i64 end, L lanes, int32_t zero, F
 #pragma GCC unroll 1
   for (; m < end; m++) store_lanes(place(m), coded<To>(value(m), splat<int32_t>(zero)), lanes);
 }
+// The same for columns j from `begin` to `end`: columns(j, lanes, then) calls then(value, place) for the columns of a vector. Two
+// rows of two vectors, which lie side by side, are narrowed together.
+template <class To, class F> ONNXFUSE_INLINE void codes_by_rows(i64 begin, i64 end, i64 first, i64 last, int32_t zero, F columns) {
+  i64 j = begin;
+#pragma GCC unroll 1
+  for (; j + 2 * LANES <= end; j += 2 * LANES)
+    columns(j, All{}, [&](auto left, auto place) HOLE {
+      columns(j + LANES, All{}, [&](auto right, auto) HOLE {
+        i64 m = first;
+#pragma GCC unroll 1
+        for (; m + 2 <= last; m += 2) store_pairs<To>(zero, left(m), right(m), place(m), left(m + 1), right(m + 1), place(m + 1));
+        if (m < last) {
+          store(place(m), coded<To>(left(m), splat<int32_t>(zero)));
+          store(place(m) + LANES, coded<To>(right(m), splat<int32_t>(zero)));
+        }
+      });
+    });
+  for_lanes(j, end, [&](i64 i, auto lanes) HOLE {
+    columns(i, lanes, [&](auto value, auto place) HOLE { codes_together<To>(first, last, lanes, zero, value, place); });
+  });
+}
 // Rounds value(j, lanes) for lanes j from `begin` to `end`, and stores them as 8-bit integers side by side, of which place(j) is
 // number j; four vectors are narrowed together.
 template <class To, class F, class P> ONNXFUSE_INLINE void codes_in_lanes(i64 begin, i64 end, int32_t zero, F value, P place) {

@@ -204,6 +204,20 @@ template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, To* f, 
   store(i, coded<To>(d, zeros));
 #endif
 }
+// The same for two pairs of vectors, the first pair side by side at f, the second one at g.
+template <class To> ONNXFUSE_INLINE void store_pairs(int32_t zero, vf a, vf b, To* f, vf c, vf d, To* g) {
+#if ONNXFUSE_AVX512
+  const __m512i rows = narrowed<To>(zero, a, b, c, d);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(f), _mm512_castsi512_si256(rows));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(g), _mm512_maskz_extracti64x4_epi64((__mmask8)-1, rows, 1));
+#elif ONNXFUSE_AVX2
+  const __m256i rows = narrowed<To>(zero, a, b, c, d);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(f), _mm256_castsi256_si128(rows));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(g), _mm256_extracti128_si256(rows, 1));
+#else
+  store_codes<To>(zero, a, f, b, f + LANES, c, g, d, g + LANES);
+#endif
+}
 // The same for four vectors, stored side by side.
 template <class To> ONNXFUSE_INLINE void store_codes(int32_t zero, vf a, vf b, vf c, vf d, To* to) {
 #if ONNXFUSE_AVX512

@@ -348,6 +348,7 @@ def _main_phase(
         frame.local(C, Index.of(target.panel * s.tile_rows), tiled.product.sums)
     columns = (ZERO, s.panels) if s.packed_by_task else (Index.of(p0), Index.of(p1))
     weights, turn = frame.places[tiled.right.source].buffer, (Index.of(at) - t0, Index.of(t1) - t0)
+    fetched = s.streams and (s.unit is not None or not tiled.product.exact)  # codes on vectors need no prefetch
 
     def over_panels(k_split: Index, after: tuple[Stmt, ...]) -> Stmt:
         """One k-split over all columns and the rows of the block, with the statements `after` each tile."""
@@ -360,7 +361,7 @@ def _main_phase(
             replace(rows.left, at=rows.left.at + skipped * s.tile_height(first, end)),
             Panel(weights, right, present),
             k_split,
-            Ahead(weights, right + tiled.depth * target.panel, *turn) if s.streams else None,
+            Ahead(weights, right + tiled.depth * target.panel, *turn) if fetched else None,
         )
         return Loop(panel, *columns, "serial", (*counted, block.loop(tile, *after)))
 

@@ -228,6 +228,7 @@ CASES = (
     image("codes_image_halved", (1, 8, 14, 14), 24, 3, pads=[1, 1, 1, 1], strides=[2, 2]),
     image("codes_image_of_colours", (1, 3, 17, 19), 16, 7, pads=[3, 3, 3, 3], strides=[2, 2]),
     image("codes_image_of_few_colours", (1, 3, 19, 23), 45, 3, pads=[0, 0, 1, 1], strides=[2, 2]),
+    image("codes_image_of_apart_colours", (1, 3, 17, 19), 20, 3, I8, U8, dilations=[2, 2]),
     image("codes_image_of_pairs", (1, 2, 14, 11), 33, 5, I8, pads=[2, 2, 2, 2]),
     image("codes_image_unsigned", (1, 16, 8, 8), 24, 1, U8, U8),
     image("codes_line", (2, 10, 21), 17, 3, pads=[1, 1], dilations=[2]),

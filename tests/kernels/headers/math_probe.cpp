@@ -47,6 +47,11 @@ BINARY_ALL(pow_) BINARY_ALL(max_nan) BINARY_ALL(min_nan)
     for (long i = 0; i < n; i += 4 * LANES)                                                                         \
       store_codes<T>(*zero, load(x + i), load(x + i + LANES), load(x + i + 2 * LANES), load(x + i + 3 * LANES), y + i); \
   }                                                                                                                 \
+  extern "C" void coded_in_pairs_##name(const float* x, T* y, const int32_t* zero, long n) {                        \
+    for (long i = 0; i < n; i += 4 * LANES)                                                                         \
+      store_pairs<T>(*zero, load(x + i), load(x + i + LANES), y + i, load(x + i + 2 * LANES),                       \
+                     load(x + i + 3 * LANES), y + i + 2 * LANES);                                                   \
+  }                                                                                                                 \
   extern "C" void coded_alone_##name(const float* x, T* y, const int32_t* zero, long n) {                           \
     for (long i = 0; i < n; i++) y[i] = coded<T>(x[i], *zero);                                                      \
   }

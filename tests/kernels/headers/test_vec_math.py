@@ -197,7 +197,7 @@ def test_a_quotient_to_round_is_that_of_a_division(maths: ctypes.CDLL, divisor: 
     assert np.isnan(z[np.isnan(wanted)]).all()
 
 
-@pytest.mark.parametrize("how", ["coded", "coded_together", "coded_side_by_side", "coded_alone"])
+@pytest.mark.parametrize("how", ["coded", "coded_together", "coded_side_by_side", "coded_in_pairs", "coded_alone"])
 @pytest.mark.parametrize(("name", "zeros"), [("u8", (0, 7, 128, 255)), ("i8", (-128, -3, 0, 127))])
 def test_codes_are_rounded_to_even_and_saturate(
     maths: ctypes.CDLL, how: str, name: str, zeros: tuple[int, ...]
