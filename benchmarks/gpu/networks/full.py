@@ -34,7 +34,6 @@ BATCHES = (1, 8)
 AT_ONCE = 4  # processes, one of which has the GPU
 LONGEST_S = 60.0  # of a process behind the end of what there is time for
 ROUNDS, RUNS, LEAST_S = 15, 10, 0.02
-TIMES = ("-m", "benchmarks.gpu.networks.times")  # the program of one network, for Python
 
 
 def full(wish: CheckRequest) -> Facts:
@@ -56,7 +55,7 @@ def full(wish: CheckRequest) -> Facts:
             while todo and len(live) < AT_ONCE and not wish.late:
                 path = todo.pop(0)
                 result = place / f"{title(path)}.json"
-                command = [sys.executable, *TIMES, path, result, place / "lock"]
+                command = [sys.executable, "-m", "benchmarks.gpu.networks.times", path, result, place / "lock"]
                 live[title(path)] = subprocess.Popen(command, stderr=result.with_suffix(".log").open("wb")), result
             for key, (process, result) in [*live.items()]:
                 if process.poll() is None and time.monotonic() > wish.until + LONGEST_S:
