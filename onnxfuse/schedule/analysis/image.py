@@ -37,15 +37,16 @@ def images_inside(c: Canonical) -> dict[str, Layout]:
 def image_of(
     name: str, x: Scalar, batch: Sequence[Axis], rows: Sequence[Axis], ranges: Sequence[Axis]
 ) -> tuple[Definition, tuple[Index, ...]] | None:
-    """The definition of image `name`, channels last, that `x` reads, and the load of it; None if x reads no windows.
+    """The definition of image `name` that `x` reads, and the load of it; None if x reads no windows.
 
-    x reads windows where a row axis and a reduction axis occur only in one sum, which is the position in the image.
+    There is an image for each batch, channels last, so that windows of a line are contiguous. x reads windows where a
+    row axis and a reduction axis occur only in one sum, which is the position in the image.
     """
     places = _places(x, rows, ranges)
     if not places:
         return None
     moved = {a for row, step, _ in places for a in (row, step)}
-    outer, inner = ([a for a in axes if a not in moved] for axes in (rows, (*batch, *ranges)))
+    outer, inner = ([a for a in axes if a not in moved] for axes in ((*batch, *rows), ranges))
     read = (*map(Index.of, outer), *(at for _, _, at in places), *map(Index.of, inner))
     limits = [(low, most) for low, most in ((lower(at), upper(at)) for at in read) if low is not None is not most]
     if len(limits) != len(read):

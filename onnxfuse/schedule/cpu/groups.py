@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.index import ONE, Axis, Index
-from onnxfuse.ir.indexing import coefficient, grouped
+from onnxfuse.ir.indexing import coefficient, grouped, product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
@@ -21,11 +21,14 @@ def channel_blocks(
     """The channel axis that lanes run over, and its block size; empty if `d` is no reduction over small groups.
 
     The channels are contiguous both in `d` and in its input, which has as many per group. A block is a vector or a
-    group, whichever is larger; all channels if they are not a multiple of that.
+    group, whichever is larger; all channels if they are not a multiple of that. The filters of a block, which every
+    position reads, fit in L2.
     """
     sums = [n for n in walk(d.value) if isinstance(n, Reduce)]
     if len(sums) != 1 or d.name not in places:
         return {}
+    taps = product([r.extent for r in sums[0].ranges]).constant or 0
+    most = target.l2_bytes // 2 // (sums[0].dtype.bytes * max(1, taps))  # channels of a block
     store = places[d.name].offset(tuple(map(Index.of, d.axes)))
     reads = [x for x in loads(sums[0]) if x.source in places and x.source not in constants]
     for a in (a for a in d.axes if coefficient(store, a) == ONE):
@@ -33,5 +36,5 @@ def channel_blocks(
         size, extent = next(iter(sizes), 0), a.extent.constant
         if len(sizes) == 1 and 1 < size <= LARGEST and extent is not None:
             block = max(size, target.lanes)
-            return {a: block if extent % block == 0 else extent}
+            return {a: block if extent % block == 0 else extent} if block <= most else {}
     return {}

@@ -108,6 +108,7 @@ def convolutions() -> list[Case]:
         conv("groups32", (1, 64, 5, 7), (64, 32, 3, 3), group=2, **three, after="residual"),
         conv("groups2_dilated", (1, 16, 9, 9), (16, 2, 3, 3), group=8, dilations=(2, 2), pads=pads(2)),
         conv("groups8_points", (1, 32, 6, 6), (32, 8, 1, 1), group=4),
+        conv("groups48_taps", (1, 96, 8), (96, 48, 70), group=2, pads=(35, 35)),  # 70 pieces, one if groups lie apart
         conv("groups66", (1, 132, 5, 7), (92, 66, 3, 3), group=2, **three),  # in tiles, a third of a panel is unused
         conv("groups66_line", (2, 132, 11), (132, 66, 8), group=2, pads=(4, 4), last="y", after="residual"),
         conv("groups66_points", (1, 198, 9), (198, 66, 1), group=3, last=""),

@@ -46,6 +46,7 @@ def tiles(name: str) -> list[Tile]:
         ("conv5_lines", "rows"),  # two pixels of padding at an edge: not even
         ("conv3_lines_apart", "rows"),
         ("conv_whole_height_last", "rows"),  # its 96 lines are copied behind each other
+        ("groups48_taps", "even"),
         ("conv3_packed", "packed"),
         ("conv3_packed_parts", "packed"),
         ("gemm_17_31_37", "even"),
@@ -56,11 +57,17 @@ def test_the_left_side_of_a_tile(name: str, kind: str):
     assert {left_of(t) for t in tiles(name)} == {kind}
 
 
-@pytest.mark.parametrize("name", ["batch_weights", "groups66", "groups66_line", "groups66_points"])
+@pytest.mark.parametrize("name", ["batch_weights", "groups48_taps", "groups66", "groups66_line", "groups66_points"])
 def test_constant_weights_of_each_batch_lie_in_panels(name: str):
     """They are packed when a session is made: no run copies them."""
     read, packed = {t.right.buffer for t in tiles(name)}, {p.name for p in kernel(name).inputs if p.layout.steps}
     assert read and read <= packed
+
+
+def test_filters_of_a_group_that_do_not_fit_in_l2_are_in_tiles():
+    """Lanes over channels read all filters of a group again for each position."""
+    assert not tiles("groups32")
+    assert tiles("groups48_taps")
 
 
 @pytest.mark.parametrize("name", ["gemm_deep_43", "gemm_deep_M"])
