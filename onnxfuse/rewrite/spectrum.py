@@ -34,7 +34,7 @@ def frames_as_convolution(work: MutableGraph, at: int, trust: bool) -> Draft:
     else:
         signal = draft.node("Unsqueeze", (node.inputs[0], draft.ints((1,))))
     rows = filters.reshape(len(window), 1, 2 * bins).transpose(2, 1, 0)
-    weight = draft.array(rows, F32, "transform", node.outputs[0])
+    weight = draft.array(rows, F32, "transform", node.op)
     found = draft.node("Conv", (signal, weight), {"strides": (step,)})
     found = draft.node("Transpose", (found,), {"perm": (0, 2, 1)})
     found = draft.node("Reshape", (found, draft.ints((0, 0, bins, 2))))
@@ -71,7 +71,7 @@ def transform_as_product(work: MutableGraph, at: int, trust: bool) -> Draft:
     found = draft.node("Transpose", (signal,), {"perm": (*order, rank - 1)}) if turned else signal
     found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), have * parts))))
     columns = matrix.reshape(have * parts, matrix.shape[2] * matrix.shape[3])
-    found = draft.node("MatMul", (found, draft.array(columns, F32, "transform", node.outputs[0])))
+    found = draft.node("MatMul", (found, draft.array(columns, F32, "transform", node.op)))
     if part is None:
         found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), bins, 2))))
         back = (*back, rank - 1)

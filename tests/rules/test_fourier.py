@@ -134,6 +134,12 @@ def test_parts_that_are_zero_or_that_nothing_reads_are_not_computed(part: int, i
     assert sizes == {(16 if imaginary else 8, 16), (12, 6)}
 
 
+def test_equal_transforms_share_their_matrix() -> None:
+    before = graph_of("a = DFT<axis = 2>(x)\n b = Neg(a)\n y = DFT<axis = 2>(b)", "2, 3, 8, 2")
+    after, _ = rewritten(before)
+    assert len({n.inputs[1] for n in after.nodes if n.op == "MatMul"}) == 1
+
+
 @pytest.mark.parametrize("other", ["Gather<axis = 3>(b, one)", "ReduceSum<keepdims = 0>(b)"])
 def test_parts_that_are_read_elsewhere_are_computed(other: str) -> None:
     body = (
