@@ -1,4 +1,4 @@
-"""The translation units of register tiles: each instantiates one function of tile.h for its element types.
+"""The translation units of register tiles: each instantiates one function of tile.h or codes.h for its element types.
 
 A unit's text depends on nothing else, so the cache of a build has it from whatever model needed it before. Each takes
 the compiler a third of a second or more, so there are only those that some kernel calls.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.kernel import Kernel, Pack, products_of, statements
 from onnxfuse.ir.products import DOT_BF16
-from onnxfuse.ir.tile import Packed, Pointers, Tile
+from onnxfuse.ir.tile import Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.render.c_family import stored
 from onnxfuse.render.source import PRELUDE, Source
 
@@ -50,27 +50,32 @@ def _called(kernel: Kernel) -> Iterator[_Unit]:
         types = {p.name: p.dtype for p in kernel.outputs} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
         for s in statements(phase.body):
             if isinstance(s, Tile):
-                yield _tile(s)
+                yield from _tiles(s)
             elif isinstance(s, Pack) and s.unit is None:
                 left = types[s.out]
                 flags = DOT_BF16.flags if left == DOT_BF16.left else ()
-                yield _function("pack_rows", "PACKS", s.load.dtype, left, flags)
+                yield _function("tile", "pack_rows", "PACKS", (s.load.dtype, left), flags)
 
 
-def _tile(s: Tile) -> _Unit:
-    """The unit of a tile; headers of matrix units and of 8-bit integers instantiate nothing."""
+def _tiles(s: Tile) -> Iterator[_Unit]:
+    """The units of a tile; the header of a matrix unit instantiates nothing."""
     p = s.core.product
-    if p.unit is not None or p.exact:
-        name = p.unit.name if p.unit is not None else "codes"
-        return _Unit(f"tiles_{name}", f'{PRELUDE}#include "{name}_code.h"\n', p.flags)
-    even = isinstance(s.left, Pointers) and s.left.even
-    kind = "packed" if isinstance(s.left, Packed) else "even" if even else "rows"
-    some = "SOME_" if s.some else ""
-    return _function(f"{'some' if s.some else 'tile'}_{kind}", f"{some}{kind.upper()}_TILE", p.left, p.right, p.flags)
+    if p.unit is not None:
+        yield _Unit(f"tiles_{p.unit.name}", f'{PRELUDE}#include "{p.unit.name}_code.h"\n', p.flags)
+    elif isinstance(s.left, Channels):
+        yield _function("codes", "tile_channels", "CHANNELS_TILE")
+    elif isinstance(s.left, Quantized):
+        yield _function("codes", "tile_codes", "CODES_TILE", (p.left,))
+        yield _function("codes", "tile_widened", "WIDENED_TILE")  # where a machine lacks dot-product instructions
+    else:
+        even = isinstance(s.left, Pointers) and s.left.even
+        kind = "packed" if isinstance(s.left, Packed) else "even" if even else "rows"
+        name, macro = ("some", "SOME_") if s.some else ("tile", "")
+        yield _function("tile", f"{name}_{kind}", f"{macro}{kind.upper()}_TILE", (p.left, p.right), p.flags)
 
 
-def _function(name: str, macro: str, one: DType, other: DType, flags: tuple[str, ...]) -> _Unit:
-    """The unit of a function for two element types, by the macro of tile_code.h that instantiates it."""
-    types = (stored(one), stored(other))
-    text = f'{PRELUDE}#include "tile_code.h"\nONNXFUSE_{macro}({", ".join(types)})\n'
-    return _Unit("_".join((name, *types)), text, flags)
+def _function(header: str, name: str, macro: str, types: tuple[DType, ...] = (), flags: tuple[str, ...] = ()) -> _Unit:
+    """The unit of a function for some element types, by the macro of HEADER_code.h that instantiates it."""
+    names = [stored(each) for each in types]
+    text = f'{PRELUDE}#include "{header}_code.h"\nONNXFUSE_{macro}({", ".join(names)})\n'
+    return _Unit("_".join((name, *names)), text, flags)

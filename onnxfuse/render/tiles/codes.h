@@ -20,7 +20,10 @@ ONNXFUSE_INLINE int right_zero(const Codes& c, i64 j) {
 // Bytes of a panel of `groups` groups of four k: the values of a group column by column, then the sums of the columns.
 constexpr i64 codes_bytes(i64 groups) { return (groups + 1) * PANEL * 4; }
 
+// One for each type of the left side.
 void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
+               int32_t* out, const Codes& codes);
+void sum_codes(int rows, const int8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
                int32_t* out, const Codes& codes);
 
 // out[i * PANEL + j] = sum over segments s and steps k < length of
@@ -30,8 +33,8 @@ template <class A, class B>
 ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 segments, i64 length, const B* b, i64 columns,
                                 int32_t* out, int left_zero, int right_zero, const B* right_zeros) {
   const Codes codes{left_zero, right_zero, right_zeros, is_same<A, int8_t>, is_same<B, int8_t>};
-  sum_codes(rows, reinterpret_cast<const uint8_t* const*>(table), pitch, segments, length, reinterpret_cast<const uint8_t*>(b),
-            columns < PANEL ? (int)columns : PANEL, out, codes);
+  sum_codes(rows, table, pitch, segments, length, reinterpret_cast<const uint8_t*>(b), columns < PANEL ? (int)columns : PANEL, out,
+            codes);
 }
 
 void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,

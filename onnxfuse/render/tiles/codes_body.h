@@ -6,7 +6,7 @@ namespace {
 
 // Sums of `Wide` vectors of columns from column `at` on.
 template <int Rows, bool Turned, int Wide> ONNXFUSE_CODES_FOR
-void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
+void ONNXFUSE_CODES_SUMS(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
                          int at, int32_t* out, const Codes& codes) {
   const i64 whole = length / 4, rest = length % 4, steps = segments * length;
   const vi turn = splat<int32_t>(codes.left_signed ? TURN : 0), turn_b = splat<int32_t>(codes.right_signed ? 0 : TURN);
@@ -170,7 +170,7 @@ void ONNXFUSE_CODES_CHANNELS(int rows, const uint8_t* const* table, i64 pitch, i
 }  // namespace
 } }  // namespace onnxfuse
 
-#undef ONNXFUSE_CODES_TILE
+#undef ONNXFUSE_CODES_SUMS
 #undef ONNXFUSE_CODES_CHANNELS
 #undef ONNXFUSE_CODES_GROUPS
 #undef ONNXFUSE_CODES_PRODUCTS

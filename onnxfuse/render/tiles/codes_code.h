@@ -1,6 +1,6 @@
-// The implementation of codes.h, included by one translation unit of a library. Dot-product instructions multiply unsigned
-// by signed bytes, so operands of the other signedness have their highest bit flipped, which shifts them and their zero
-// points by 128.
+// The implementation of codes.h. As with tile_code.h, a translation unit (render/tile_units.py) instantiates one function
+// of it by a macro. Dot-product instructions multiply unsigned by signed bytes, so operands of the other signedness have
+// their highest bit flipped, which shifts them and their zero points by 128.
 #pragma once
 #include "codes.h"
 #if ONNXFUSE_AVX512
@@ -95,14 +95,14 @@ bool has_vnni() {
 }  // namespace
 } }  // namespace onnxfuse
 
-#define ONNXFUSE_CODES_TILE tile_widened
+#define ONNXFUSE_CODES_SUMS tile_widened
 #define ONNXFUSE_CODES_CHANNELS channels_widened
 #define ONNXFUSE_CODES_GROUPS groups_widened
 #define ONNXFUSE_CODES_PRODUCTS products_widened
 #define ONNXFUSE_CODES_FOR
 #include "codes_body.h"
 #if ONNXFUSE_AVX512
-#define ONNXFUSE_CODES_TILE tile_vnni
+#define ONNXFUSE_CODES_SUMS tile_vnni
 #define ONNXFUSE_CODES_CHANNELS channels_vnni
 #define ONNXFUSE_CODES_GROUPS groups_vnni
 #define ONNXFUSE_CODES_PRODUCTS products_vnni
@@ -112,29 +112,42 @@ bool has_vnni() {
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
-void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
-               int32_t* out, const Codes& codes) {
-  with_rows<TALL>(rows, [&](auto n) {
-    constexpr int Rows = decltype(n)::value;
-#pragma GCC unroll 1
-    for (int at = 0; at < PANEL; at += ACROSS) {
-#define ONNXFUSE_SUMS(Function) Function(table, pitch, segments, length, b, columns, at, out, codes)
+// sum_codes without dot-product instructions, for both types of the left side: a unit of its own.
+void sum_widened(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
+                 int32_t* out, const Codes& codes);
+
+namespace {
+
+template <bool Signed>
+ONNXFUSE_INLINE void codes_tile(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b,
+                                int columns, int32_t* out, const Codes& codes) {
 #if ONNXFUSE_AVX512
-      if (has_vnni()) {
-        if (codes.left_signed) ONNXFUSE_SUMS((tile_vnni<Rows, true, 2>));
-        else if (columns - at > LANES) ONNXFUSE_SUMS((tile_vnni<Rows, false, 2>));
-        else ONNXFUSE_SUMS((tile_vnni<Rows, false, 1>));
-        continue;
+  if (has_vnni()) {
+    with_rows<TALL>(rows, [&](auto n) {
+      constexpr int Rows = decltype(n)::value;
+#pragma GCC unroll 1
+      for (int at = 0; at < PANEL; at += ACROSS) {
+        if (Signed || columns - at > LANES) tile_vnni<Rows, Signed, 2>(table, pitch, segments, length, b, columns, at, out, codes);
+        else tile_vnni<Rows, Signed, Signed ? 2 : 1>(table, pitch, segments, length, b, columns, at, out, codes);
       }
+    });
+    return;
+  }
 #endif
-      ONNXFUSE_SUMS((tile_widened<Rows, true, 2>));
-#undef ONNXFUSE_SUMS
-    }
+  sum_widened(rows, table, pitch, segments, length, b, columns, out, codes);
+}
+
+ONNXFUSE_INLINE void widened_tile(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b,
+                                  int columns, int32_t* out, const Codes& codes) {
+  with_rows<TALL>(rows, [&](auto n) {
+#pragma GCC unroll 1
+    for (int at = 0; at < PANEL; at += ACROSS)
+      tile_widened<decltype(n)::value, true, 2>(table, pitch, segments, length, b, columns, at, out, codes);
   });
 }
 
-void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across, const int8_t* b,
-                  int columns, int32_t* out, int left_zero, bool left_signed, bool slides) {
+ONNXFUSE_INLINE void channels_tile(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across,
+                                   const int8_t* b, int columns, int32_t* out, int left_zero, bool left_signed, bool slides) {
   const int32_t left = left_zero + (left_signed ? MOVED : 0);
   const vi turn = splat<int32_t>(left_signed ? TURN : 0);
 #pragma GCC unroll 1
@@ -154,4 +167,30 @@ void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments
   }
 }
 
+}  // namespace
 } }  // namespace onnxfuse
+
+#define ONNXFUSE_CODES_TILE(Left)                                                                                       \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                  \
+  void sum_codes(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns, \
+                 int32_t* out, const Codes& codes) {                                                                    \
+    codes_tile<is_same<Left, int8_t>>(rows, reinterpret_cast<const uint8_t* const*>(table), pitch, segments, length, b, \
+                                      columns, out, codes);                                                             \
+  }                                                                                                                     \
+  } }
+
+#define ONNXFUSE_WIDENED_TILE()                                                                                          \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                   \
+  void sum_widened(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b,         \
+                   int columns, int32_t* out, const Codes& codes) {                                                      \
+    widened_tile(rows, table, pitch, segments, length, b, columns, out, codes);                                          \
+  }                                                                                                                      \
+  } }
+
+#define ONNXFUSE_CHANNELS_TILE()                                                                                         \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                   \
+  void sum_channels(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, i64 across,              \
+                    const int8_t* b, int columns, int32_t* out, int left_zero, bool left_signed, bool slides) {          \
+    channels_tile(rows, table, pitch, segments, length, across, b, columns, out, left_zero, left_signed, slides);        \
+  }                                                                                                                      \
+  } }
