@@ -15,6 +15,7 @@ def _files(*folders: str) -> list[str]:
     return sorted(module.name for module in iter_modules([str(Path(__file__).parent.joinpath(*folders))]))
 
 
+CPU = "cpu"
 BACKENDS = tuple(name for name in _files("backends") if name != "row")
 """The names of the backends: the files of `backends/`, except `row.py`."""
 
@@ -50,7 +51,7 @@ def _option(
 
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
-USUAL = "anchors"  # where nobody says anything
+USUAL = "anchors"  # by fixed rules, and what others have to beat
 BEST = "best"  # the cheapest cover from what all others propose
 EXHAUSTIVE = "exhaustive"  # likewise, and from every legal group of small regions
 SEARCHES = (BEST, EXHAUSTIVE)
@@ -74,7 +75,7 @@ class Options:
     )
     overwrite: bool = _option(FILES, False, "replace outputs that exist")
     dry_run: bool = _option(STEPWISE, False, "plan only: compile nothing, write nothing")
-    target: str = _option(MACHINE, "cpu", "processor that the kernels run on", choices=BACKENDS)
+    target: str = _option(MACHINE, CPU, "processor that the kernels run on", choices=BACKENDS)
     arch: tuple[str, ...] = _option(
         MACHINE,
         (),
@@ -103,11 +104,14 @@ class Options:
     strategy: str | None = _option(
         FUSION,
         None,
-        "how groups are chosen (default: as `tune` found it for this model on this machine, else anchors)",
+        "how groups are chosen (default: as `tune` found it for this model on this machine, else best; GPUs: anchors)",
         choices=STRATEGIES,
     )
     plan_budget: int = _option(
-        FUSION, 400, "most candidate groups that are scheduled to predict their times (0: the groups of anchors)"
+        FUSION,
+        48,
+        "most candidate groups that are scheduled to predict their times (0: the groups of anchors), by tune 8 times "
+        "as many",
     )
     min_group: int = _option(FUSION, 2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option(FUSION, (), "switch a rewrite rule on", many=True, metavar="RULE")
@@ -177,6 +181,11 @@ class Options:
     def verifies(self) -> bool:
         """Whether the build ends with a comparison of the result with the original, where both run."""
         return self.verify is not False and self.stop_after is None and not self.dry_run
+
+
+def strategy_of(options: Options) -> str:
+    """The strategy of a build that plans: on GPUs, plans by price were not raced."""
+    return options.strategy or (BEST if options.target == CPU else USUAL)
 
 
 def option_fields() -> tuple[Any, ...]:

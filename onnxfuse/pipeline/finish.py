@@ -12,7 +12,7 @@ from typing import Any
 
 from onnxfuse.build import BuildRequest, CompileError
 from onnxfuse.build.cache import default_cache_dir
-from onnxfuse.config import USUAL
+from onnxfuse.config import strategy_of
 from onnxfuse.emit import Emitted, Fused, LibraryEntry, Planned, Staged, outside, state_library
 from onnxfuse.errors import OutputError
 from onnxfuse.ir.graph import Decision
@@ -215,7 +215,7 @@ def write_manifest(context: Context, b: Build) -> None:
         return
     targets = [{"name": target.name, "features": list(features)} for target, features in _features(context, b)]
     how: dict[str, Any] = {"target": targets[0]["name"], "features": targets[0]["features"], "targets": targets}
-    how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy or USUAL}
+    how |= {"compiler": library.compiler if library else None, "strategy": strategy_of(context.options)}
     how["precision"] = context.options.precision
     if library is not None and library.functions:
         how["functions"] = [asdict(each) for each in library.functions]

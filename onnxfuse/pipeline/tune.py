@@ -44,6 +44,7 @@ from onnxfuse.target import NATIVE, Cpu
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
 CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
+MORE = 8  # times as many candidates as a build schedules, since those that matter are measured
 RACES = 0.5  # share of the time that is for races
 
 
@@ -99,7 +100,8 @@ def tune(
     refuse_inputs([place], files_of(Path(model)))
     if calls.backends[options.target].timer is not None:
         return _on_device(model, options, place, begin + seconds, tell, calls)
-    priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
+    budget = MORE * options.plan_budget
+    priced = replace(options, strategy=BEST, plan_budget=budget, lock=None, profile_guided=False)
     with ExitStack() as stack:
         if cluster is not None:
             calls = replace(calls, time_samples=stack.enter_context(Cluster(cluster)).time_samples)

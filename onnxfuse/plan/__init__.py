@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from onnxfuse.config import SEARCHES, USUAL, Options
+from onnxfuse.config import SEARCHES, Options, strategy_of
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import OperatorTable
@@ -45,7 +45,7 @@ def plan(
     decisions.extend(left.values())
     kinds = {i: k for i, k in kinds.items() if i not in left}
     planner = Planner(graph, kinds, rows, options, legality, costing)
-    made = _chosen(planner, options.strategy or USUAL, grouping)
+    made = _chosen(planner, strategy_of(options), grouping)
     storage_types = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
     return replace(made, decisions=tuple(decisions), storage_types=storage_types)

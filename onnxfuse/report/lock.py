@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.config import USUAL, Options
+from onnxfuse.config import Options, strategy_of
 from onnxfuse.errors import UsageError
 from onnxfuse.report.document import SCHEMA_VERSION, parsed, version
 
@@ -109,7 +109,7 @@ class Lock:
 
 def deciding(options: Options) -> dict[str, Any]:
     """The options that decide what is fused, as JSON values."""
-    found = {name: getattr(options, name) for name in DECIDING} | {"strategy": options.strategy or USUAL}
+    found = {name: getattr(options, name) for name in DECIDING} | {"strategy": strategy_of(options)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 

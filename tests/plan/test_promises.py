@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import BEST
+from onnxfuse.config import BEST, Options, strategy_of
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.search.alternatives import alternatives
 from onnxfuse.plan.search.promises import in_order
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
 from tests.plan.priced import costing, network_graph, planned
-from tests.plan.test_alternatives import MLP, weighted
+from tests.plan.test_alternatives import MLP, SCALED, weighted
 from tests.plan.test_best import space_of
 
 
@@ -61,3 +61,14 @@ def test_a_small_budget_asks_no_strategy(name: str) -> None:
     made = planned(network_graph(name), BEST, prices, least=2)
     assert 0 < prices.memo.scheduled <= 4
     assert {by for c in made.candidates for by in c.by}.isdisjoint(set(STRATEGIES) - {"anchors"})
+
+
+def test_rows_are_scaled_by_a_default_build_too() -> None:
+    """The budget of a build suffices for the one merge that pays."""
+    text = SCALED.replace("784", "4096").replace("24", "16")
+    assert [len(planned(weighted(text), BEST, costing(n)).groups) for n in (0, Options().plan_budget)] == [2, 1]
+
+
+def test_prices_decide_on_cpus() -> None:
+    assert [strategy_of(Options(target=t)) for t in ("cpu", "cuda")] == ["best", "anchors"]
+    assert strategy_of(Options(strategy="none")) == "none"
