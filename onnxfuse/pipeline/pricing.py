@@ -14,7 +14,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, predicting, scheduler
 from onnxfuse.pipeline.sample_keys import known_to
 from onnxfuse.pipeline.state import Context
-from onnxfuse.plan.price import Costing
+from onnxfuse.plan.price import Costing, nothing_known
 from onnxfuse.schedule.passes.driver import unchecked, verified
 from onnxfuse.target import Cpu, Target
 
@@ -22,7 +22,7 @@ MANY = 16  # cores that stand for a large machine
 
 
 def costing(context: Context, calls: Calls) -> Costing:
-    """Prices of a build for its best target."""
+    """Prices of a build for its best target; measured ones where a strategy was asked for, so that others reproduce."""
     backend = context.backend
     return Costing(
         kernel=partial(_kernel, context, calls),
@@ -32,7 +32,7 @@ def costing(context: Context, calls: Calls) -> Costing:
         node_seconds=backend.node_seconds,
         handing_on=backend.handing_on,
         memo=context.price_memo,
-        measured=known_to(context),
+        measured=known_to(context) if context.options.strategy is not None else nothing_known,
     )
 
 
