@@ -197,13 +197,17 @@ class _Tuning:
             yield from self.samples.at.get(self.samples.sets.get(names), ())
 
     def _raced(self, race: Race, usual: Build, others: Iterable[Build]) -> tuple[list[Alternative], Grouping | None]:
-        """The areas in which plans differ from the usual one, measured in the whole model, and the plan of the best."""
+        """The areas in which plans differ from the usual one, measured in the whole model, and the plan of the best.
+
+        It is the usual one where none of them is faster, and None where none was measured.
+        """
         before = grouping_of(usual)
         kinds: dict[Kind, Areas] = {}
         for b in others:
             for area in areas_between(before, grouping_of(b), self._form, _views(usual)):
                 kinds.setdefault(area.kind, area)
-        return raced(race, before, list(kinds.values()))
+        alternatives, grouping = raced(race, before, list(kinds.values()))
+        return alternatives, grouping or (before if alternatives else None)
 
     def _faster_schedules(self, race: Race, grouping: Grouping | None) -> list[FasterSchedule]:
         """Schedule candidates of a plan's contractions that are faster than the usual ones, kernel by kernel."""
