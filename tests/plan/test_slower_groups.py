@@ -58,7 +58,8 @@ def saved(folder: Path, text: str, **weights: tuple[int, ...]) -> Path:
 
 
 def planned(path: Path, **options: Any) -> Result:
-    return optimize(path, dry_run=True, strict=True, **options)
+    """A plan by fixed rules: what prices decide, `best` leaves before any group is refused."""
+    return optimize(path, dry_run=True, strict=True, strategy="anchors", **options)
 
 
 def fast(monkeypatch: pytest.MonkeyPatch, value: str, above: int = 0) -> None:
