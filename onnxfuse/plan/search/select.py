@@ -37,9 +37,10 @@ class Solved:
 
 @dataclass(slots=True)
 class _At:
-    """A state, a set of covered nodes: the least price, the last step to it, and all steps from it."""
+    """A state, a set of covered nodes: the least price, a bound of the rest, the last step to it, all steps from it."""
 
     price: float
+    rest: float
     last: PricedGroup | None = None
     before: Set = 0
     steps: list[PricedGroup] = field(default_factory=list)
@@ -47,19 +48,20 @@ class _At:
 
 def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solved | None:
     """The cover of a region with the least price; None if some node has no choice."""
-    by_first: dict[int, list[PricedGroup]] = {}
-    for c in choices:
-        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(c)
-    bound = _bounds(region, [c for each in by_first.values() for c in each])
+    groups = list(choices)
+    bound = _bounds(region, groups)
     if any(bound[i] == inf for i in bound):
         return None
-    seen: dict[Set, _At] = {0: _At(0.0)}
+    by_first: dict[int, list[tuple[PricedGroup, float]]] = {}
+    for c in groups:
+        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append((c, _rest(c.nodes, bound)))
+    seen: dict[Set, _At] = {0: _At(0.0, _rest(region, bound))}
     levels: list[list[Set]] = [[] for _ in range(region.bit_count() + 1)]
     levels[0].append(0)
     exact = True
     for level in levels:
         if len(level) > WIDTH:
-            level.sort(key=lambda s: (seen[s].price + _rest(region & ~s, bound), s))
+            level.sort(key=lambda s: (seen[s].price + seen[s].rest, s))
             exact = False
             for dropped in level[WIDTH:]:
                 del seen[dropped]
@@ -72,7 +74,7 @@ def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solve
 def _step(
     done: Set,
     region: Set,
-    by_first: Mapping[int, Sequence[PricedGroup]],
+    by_first: Mapping[int, Sequence[tuple[PricedGroup, float]]],
     legal: Legal,
     seen: dict[Set, _At],
     levels: list[list[Set]],
@@ -83,13 +85,13 @@ def _step(
     for i in members(todo):
         if legal.before[i] & todo:
             continue
-        for c in by_first.get(i, ()):
+        for c, bound in by_first.get(i, ()):
             if c.nodes & done or legal.makers(c.nodes) & todo:
                 continue
             then, price = done | c.nodes, here.price + c.price
             known = seen.get(then)
             if known is None:
-                seen[then] = _At(price, c, done)
+                seen[then] = _At(price, here.rest - bound, c, done)
                 levels[then.bit_count()].append(then)
             elif price < known.price:
                 known.price, known.last, known.before = price, c, done
