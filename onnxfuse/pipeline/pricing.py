@@ -14,7 +14,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, predicting, scheduler
 from onnxfuse.pipeline.sample_keys import known_to
 from onnxfuse.pipeline.state import Context
-from onnxfuse.plan.price import Costing, nothing_known
+from onnxfuse.plan.price import MARGIN, Costing, nothing_known
 from onnxfuse.schedule.passes.driver import unchecked, verified
 from onnxfuse.target import Cpu, Target
 
@@ -33,6 +33,7 @@ def costing(context: Context, calls: Calls) -> Costing:
         handing_on=backend.handing_on,
         memo=context.price_memo,
         measured=known_to(context) if context.options.strategy is not None else nothing_known,
+        worth=MARGIN,
     )
 
 

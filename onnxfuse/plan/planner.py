@@ -60,8 +60,8 @@ class Planner:
 
         With `exhaustive`, every legal group of small regions is considered too.
 
-        The plan of `anchors` if there are no prices, or if no other is better by more than `TIE`; when prices are
-        measured, smaller differences count too.
+        The plan of `anchors` if there are no prices, or if no other is better by more than `TIE` and by as many seconds
+        as are worth it; when prices are measured, smaller differences count too.
         """
         anchors, unit = self._priced(USUAL)
         if unit is None or 0.0 in unit or self.costing is None:
@@ -71,9 +71,9 @@ class Planner:
         least = min(_ratio(seconds, unit) for _, seconds in plans)
         asked = [other for other in STRATEGIES if other != USUAL and (other, frozenset[str]()) in self._covers]
         plans += [self._priced(other) for other in asked if _ratio(self._at_first(other), unit) < least]
-        measures = self.costing.memo.samples is not None
-        faster = [(_ratio(s, unit), p) for p, s in plans if s is not None and (measures or clearly_less(s, unit))]
-        _, made = min(faster, key=lambda pair: pair[0], default=(1.0, anchors))
+        measures, worth = self.costing.memo.samples is not None, self.costing.worth
+        seen = [(s, p) for p, s in plans if s is not None and (measures or clearly_less(s, unit, worth))]
+        _, made = min(seen, key=lambda pair: mean_ratio(pair[0], unit), default=(unit, anchors))
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
         tie = Decision("E-COST", (), "with it, no plan is predicted to be clearly faster than that of anchors")
         ends = {True: None, False: tie}

@@ -33,7 +33,7 @@ IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores i
 
 SLOWER = 5.0  # by which a kernel may be predicted slower than nodes of the runtime; one in ten predictions is off by
 # more than about 1.6, and single ones by 4
-MARGIN = 10e-6  # seconds that it may be slower, whatever the factor
+MARGIN = 10e-6  # seconds that it may be slower, whatever the factor, and that a plan other than that of `anchors` saves
 
 WINDOWS = 4  # candidates that a window with a product counts as: they take 50 to 300 ms, others 5 to 30
 
@@ -87,7 +87,8 @@ class Costing:
 
     `machines` are the numbers of cores that a kernel may run on; `shown` is the index of the reported one. Prices are
     memoized in `memo`; `handing_on` gives the seconds that a merge saves at most, where a value of so many bytes goes
-    from one kernel to the next, `measured` the measured seconds of a sample on a machine, or None.
+    from one kernel to the next, `measured` the measured seconds of a sample on a machine, or None. A plan that saves at
+    most `worth` seconds is no better than another.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
@@ -98,6 +99,7 @@ class Costing:
     handing_on: Callable[[float, Target], float]
     memo: PriceMemo
     measured: Callable[[Sample, Target], float | None] = nothing_known
+    worth: float = 0.0
 
 
 class Prices:
@@ -319,9 +321,15 @@ def summed(parts: Iterable[Seconds], points: int) -> Seconds:
     return tuple(found)
 
 
-def clearly_less(one: Seconds, other: Seconds) -> bool:
-    """Whether `one` is faster by more than `TIE` in the mean, and slower by more than `TIE` at no point."""
-    return mean_ratio(one, other) < 1 - TIE and max(a / b for a, b in zip(one, other, strict=True)) <= 1 + TIE
+def clearly_less(one: Seconds, other: Seconds, worth: float = 0.0) -> bool:
+    """Whether `one` is faster by more than `TIE` and `worth` seconds in the mean, and slower by `TIE` at no point."""
+    less = mean_ratio(one, other) < 1 - TIE and mean(other) - mean(one) > worth
+    return less and max(a / b for a, b in zip(one, other, strict=True)) <= 1 + TIE
+
+
+def mean(seconds: Seconds) -> float:
+    """The arithmetic mean over all points."""
+    return sum(seconds) / len(seconds)
 
 
 def mean_ratio(one: Seconds, other: Seconds) -> float:

@@ -18,7 +18,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legal import Legal, members, set_of
 from onnxfuse.plan.planner import Planner
-from onnxfuse.plan.price import TIE, PriceMemo, PriceSamples, clearly_less, mean_ratio
+from onnxfuse.plan.price import TIE, PriceMemo, PriceSamples, clearly_less, mean, mean_ratio
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.search.exhaustive import legal_sets
 from onnxfuse.plan.search.region import regions_of
@@ -185,6 +185,18 @@ def test_ties_go_to_anchors_unless_prices_are_measured(monkeypatch: pytest.Monke
     assert [g.nodes for g in planned(graph, BEST).groups] == usual
     sampling = replace(costing(), memo=PriceMemo(100_000, samples=PriceSamples()))
     assert [g.nodes for g in planned(graph, BEST, sampling).groups] != usual
+
+
+def test_a_plan_has_to_save_what_is_worth_it() -> None:
+    """A plan that saves a quarter of some microseconds replaces that of anchors only where these are worth it."""
+    graph, prices = drawn(0, 7), costing()
+    usual, made = planned(graph, "anchors", prices), planned(graph, BEST, prices)
+    saved = mean(seconds(usual, prices)) - mean(seconds(made, prices))
+    for part, chosen in ((0.9, made), (1.1, usual)):
+        worth = replace(costing(), worth=saved * part)
+        assert [g.nodes for g in planned(graph, BEST, worth).groups] == [g.nodes for g in chosen.groups]
+    nothing = replace(costing(), worth=1.0)
+    assert not planned(graph, BEST, nothing).candidates and nothing.memo.scheduled < prices.memo.scheduled
 
 
 RESIZED = """(float[1, 4, 6, 6] x) => (float[1, 4, 12, 12] y)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.plan.legal import Set, members
-from onnxfuse.plan.price import TIE, Prices, Seconds, mean_ratio, summed
+from onnxfuse.plan.price import Prices, Seconds, clearly_less, summed
 from onnxfuse.plan.search.alternatives import SPLITS, products
 from onnxfuse.plan.search.space import Space
 
@@ -37,7 +37,8 @@ def may_win(space: Space, prices: Prices, groups: Sequence[Set], parts: Iterable
         return True
     saved = [s for s in (*light, *left, *_split(prices, groups, set(parts))) if s is not None]
     total = summed([*saved, *(s for _, s in _handed(space, prices, groups))], len(unit))
-    return mean_ratio(tuple(max(u - s, u * LEAST) for u, s in zip(unit, total, strict=True)), unit) < 1 - TIE
+    least = tuple(max(u - s, u * LEAST) for u, s in zip(unit, total, strict=True))
+    return clearly_less(least, unit, prices.costing.worth)
 
 
 def _split(prices: Prices, groups: Iterable[Set], parts: Collection[Set]) -> Iterator[Seconds | None]:
