@@ -253,10 +253,10 @@ class Prices:
         return tuple(found)
 
     def _samples(self, nodes: Sequence[Node], at: int) -> list[NodeSample] | None:
-        """The runtime's calls for nodes at one size; None if a type or an extent is unknown."""
+        """The runtime's calls for nodes at one size; None if one is invalid, or a type or an extent is unknown."""
         graph, costing = self.scope.graph, self.costing
         names = dict.fromkeys(v for n in nodes for v in (*n.inputs, *n.outputs) if v)
-        if any(graph.types.get(v) is None for v in names):
+        if any(n.invalid for n in nodes) or any(graph.types.get(v) is None for v in names):
             return None
         try:
             tensors = {v: self._tensor(at, v) for v in names}

@@ -48,7 +48,8 @@ IN_OTHERS |= {
     "write_data",
     "write_stream",
 }  # their time is that of other processes
-ELSEWHERE = {"measured", "node_seconds", "timer"}  # called for guided builds, for images, and by tune
+ELSEWHERE = {"measured", "node_seconds", "timer", "handing_on"}  # called for guided builds, for images, by tune, and
+# for plans of several groups
 NO_FUNCTIONS = {"targets", "beside", "backends", "name", "legality", "compilers"}
 EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
 
