@@ -1,8 +1,8 @@
 """Constant folding: small results are computed at once, large ones each time they are loaded.
 
 Large results that are made from weights in a file are not kept in memory: `load` computes them again, so that weights
-are never in memory twice. Results computed from small constants are kept, since a chain of such nodes would otherwise
-be evaluated again for each reader.
+are never in memory twice. Results computed from small constants, and tables of positions and masks, are kept, since a
+chain of such nodes would otherwise be evaluated again for each reader.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from onnxfuse.ir.compose import computes, indices_of, sources, walk
+from onnxfuse.ir.dtype import BOOL, I32, I64
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
 from onnxfuse.ir.indexing import flatten, product, substitute
@@ -25,6 +26,7 @@ EAGER_BYTES = 64 << 10  # results up to this size are always folded, and compute
 LARGEST_BYTES = 1 << 20  # results of movement and broadcast may grow up to this, and to GROWTH times their inputs
 GROWTH = 4
 COMPUTED_BYTES = 4 << 20  # results of computation may grow up to this (generated filters, position tables)
+TABLES = (BOOL, I32, I64)  # types of positions and masks
 LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy has a function for it
 
 Constants = Mapping[str, Constant]
@@ -44,6 +46,7 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     have = sum(constants[s].bytes for s in needed)
     computed = any(computes(d.value) for d in definitions)
     again = not all(constants[s].in_memory or constants[s].bytes <= EAGER_BYTES for s in needed)
+    tables = all(d.value.dtype in TABLES for d in own)
     if size > max(EAGER_BYTES, have, COMPUTED_BYTES if computed else min(LARGEST_BYTES, GROWTH * have)):
         raise Miss(f"the folded result would grow from {have} to {size} bytes")
     arrays = {s: constants[s] for s in needed}
@@ -53,7 +56,7 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     gathers = any(isinstance(a, Loaded) for d in definitions for i in indices_of(d.value) for a in atoms(i))
     if gathers and size > LARGEST_BYTES:
         raise Miss("indices of a gather this large are not checked at build time, and may be out of range")
-    if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and not again):
+    if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and (tables or not again)):
         return _now(definitions, own, arrays)
     return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
 

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import BOOL, F16, F32
+from onnxfuse.ir.dtype import BOOL, F16, F32, I64
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.folding import EAGER_BYTES, LARGEST_BYTES
@@ -78,6 +78,24 @@ def test_folding_may_grow_what_is_small() -> None:
     y = b.node("Add", b.input("x", 64, 64), b.node("Expand", b.weights(1, 64), b.ints(64, 64)))
     assert 64 * 64 * 4 <= EAGER_BYTES < LARGEST_BYTES
     check(b, y, ("fold",), ["Add"])
+
+
+def test_tables_of_positions_are_computed_once() -> None:
+    """However many nodes make them, and whoever reads them: proofs do so again and again."""
+    b = Build()
+    table = b.constant(np.arange(20_000), name="table")
+    loads: list[str] = []
+    array = b.constants["table"].load()
+    b.constants["table"] = Constant(I64, array.shape, lambda: loads.append("table") or array)  # type: ignore[func-returns-value]
+    for _ in range(5):
+        table = b.node("Add", table, b.constant(np.array(-1)))
+    after, _ = rewritten(b.graph(b.node("Add", b.input("x", 20_000, dtype=I64), table, out="y")), only("fold"))
+    read = len(loads)
+    (held,) = (after.constants[i] for n in after.nodes for i in n.inputs if i in after.constants)
+    assert 8 * held.size > EAGER_BYTES
+    for _ in range(3):
+        assert (held.load() == array - 5).all()
+    assert len(loads) == read
 
 
 def large(op: str, b: Build) -> str:
