@@ -100,7 +100,7 @@ def _part_read(work: MutableGraph, value: str) -> tuple[str, int | None]:
     (node,), rank = readers, len(work.type(value).shape)
     scalar, known = not work.type(node.inputs[1]).shape, work.known.get(node.inputs[1], ())
     part = known[0].constant if len(known) == 1 else None
-    if work.view(node).attr("axis", 0) % rank != rank - 1 or not scalar or part is None:
+    if work.view(node).attr("axis", 0) % rank != rank - 1 or not scalar or part not in (-2, -1, 0, 1):
         return value, None
     return node.outputs[0], part % 2
 

@@ -134,6 +134,13 @@ def test_parts_that_are_zero_or_that_nothing_reads_are_not_computed(part: int, i
     assert sizes == {(16 if imaginary else 8, 16), (12, 6)}
 
 
+def test_a_part_that_does_not_exist_is_left_to_the_runtime_to_refuse() -> None:
+    body = "b = DFT<axis = 1>(x)\n d = Gather<axis = 3>(b, part)\n y = Unsqueeze(d, axes)"
+    after, fired = rewritten(graph_of(body, "2, 6, 8, 2", part=np.int64(2), axes=np.array([3])))
+    assert fired[PRODUCT] == 1
+    assert "Gather" in ops(after)
+
+
 def test_equal_transforms_share_their_matrix() -> None:
     before = graph_of("a = DFT<axis = 2>(x)\n b = Neg(a)\n y = DFT<axis = 2>(b)", "2, 3, 8, 2")
     after, _ = rewritten(before)
