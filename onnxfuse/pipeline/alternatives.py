@@ -17,9 +17,8 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.lock_files import text_of_lock
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
+from onnxfuse.report.lock import Alternative, FasterSchedule, Grouping, Lock, deciding
 
-Grouping = tuple[tuple[str, ...], ...]
 Kind = tuple[tuple[str, ...], ...]  # forms of new groups, and of those that they replace
 Locked: TypeAlias = "tuple[Grouping | None, tuple[FasterSchedule, ...]]"  # what a lock says of groups and ways
 USUALLY: Locked = (None, ())

@@ -26,14 +26,14 @@ from onnxfuse.ir.graph import Constant, Decision
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.measure.database import Measurement
-from onnxfuse.pipeline.alternatives import Grouping, Locked, Race, is_faster
+from onnxfuse.pipeline.alternatives import Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.plan.samples import KernelSample
-from onnxfuse.report.lock import FasterSchedule, Lock, deciding
+from onnxfuse.report.lock import FasterSchedule, Grouping, Lock, deciding
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
 EACH = 8  # candidates of each contraction

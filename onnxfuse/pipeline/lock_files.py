@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxfuse.build.cache import key_of
+from onnxfuse.config import USUAL, strategy_of
 from onnxfuse.errors import AnsweredNo, UsageError
+from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Substitutions
 from onnxfuse.pipeline.profile_guided import dropped
 from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import host
-from onnxfuse.report.lock import PLANNED, FasterSchedule, Lock, deciding, lock_in, lock_text, read_lock
+from onnxfuse.report.lock import PLANNED, FasterSchedule, Grouping, Lock, deciding, lock_in, lock_text, read_lock
 
 _MEASURE = "measure again with --profile-guided, or with tune"
 
@@ -100,11 +102,20 @@ def check_lock(context: Context, b: Build) -> None:
 
 
 def lock_of(context: Context, b: Build) -> str:
-    """The text of the lock file of a build that was measured."""
-    source = b.source
-    choices = (*(b.choices or ()), *b.tried)
-    lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, choices)
+    """The text of the lock file of a build that was measured.
+
+    It has the groups, unless they follow from fixed rules: prices are those of this machine.
+    """
+    options, choices = context.options, (*(b.choices or ()), *b.tried)
+    groups = None if strategy_of(options) == USUAL else grouping_of(b)
+    lock = Lock(b.source.sha256, deciding(options), context.target_names, b.domain, choices, groups)
     return text_of_lock(context, lock)
+
+
+def grouping_of(b: Build) -> Grouping:
+    """The groups of a build and of its bodies, by the names of their nodes."""
+    plans: list[Plan] = [have(each.plan) for each in b.everywhere()]
+    return tuple(tuple(n.name for n in g.nodes) for plan in plans for g in plan.groups)
 
 
 def text_of_lock(context: Context, lock: Lock) -> str:

@@ -20,25 +20,24 @@ from pathlib import Path
 from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.emit import refuse_existing, refuse_inputs, write_text
 from onnxfuse.errors import UsageError
-from onnxfuse.ir.group import Plan
 from onnxfuse.load import files_of
 from onnxfuse.measure.cluster import Cluster
 from onnxfuse.measure.database import Measurement
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
-from onnxfuse.pipeline.alternatives import Areas, Grouping, Kind, Race, areas_between, raced
+from onnxfuse.pipeline.alternatives import Areas, Kind, Race, areas_between, raced
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.candidate_tuning import faster_candidates, measured_on_device
 from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
-from onnxfuse.pipeline.lock_files import key_of_plan, text_of_lock
+from onnxfuse.pipeline.lock_files import grouping_of, key_of_plan, text_of_lock
 from onnxfuse.pipeline.run import opened, run
 from onnxfuse.pipeline.sample_keys import Keys, database_of
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
 from onnxfuse.plan.price import PriceSamples
 from onnxfuse.plan.samples import KernelSample, Sample
-from onnxfuse.report.lock import Alternative, FasterSchedule, Lock, deciding
+from onnxfuse.report.lock import Alternative, FasterSchedule, Grouping, Lock, deciding
 from onnxfuse.runtime.provider import need_runtime
 from onnxfuse.target import NATIVE, Cpu
 
@@ -257,9 +256,3 @@ def _views(b: Build) -> frozenset[str]:
     graphs = [have(each.plan).graph for each in b.everywhere()]
     rows = [(n.name, ROWS.find(n, graph.opset)) for graph in graphs for n in graph.nodes]
     return frozenset(name for name, row in rows if row is not None and is_view(row))
-
-
-def grouping_of(b: Build) -> Grouping:
-    """The groups of a build and of its bodies, by the names of their nodes."""
-    plans: list[Plan] = [have(each.plan) for each in b.everywhere()]
-    return tuple(tuple(n.name for n in g.nodes) for plan in plans for g in plan.groups)

@@ -24,6 +24,7 @@ DECIDING = (
 )  # fmt: skip
 FIRST_VERSION = 1  # of lock files that are still read; they had `ways` for `faster_schedules`
 PLANNED = ("strategy", "plan_budget")  # those of them that decide how groups are chosen
+Grouping = tuple[tuple[str, ...], ...]  # the groups of a plan, by the names of their nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Lock:
     target: str
     domain: str | None  # None: no library was made
     choices: tuple[Choice, ...]
-    groups: tuple[tuple[str, ...], ...] | None = None  # node names of measured groups; None: as planned
+    groups: Grouping | None = None  # None: as planned
     alternatives: tuple[Alternative, ...] = ()  # measured alternatives to groups of anchors
     faster_schedules: tuple[FasterSchedule, ...] = ()  # measured schedule candidates of contractions
 

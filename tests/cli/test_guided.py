@@ -129,6 +129,20 @@ def test_a_lock_file_replays_its_choices(built: Callable[..., Result]):
     assert again.choices == first.choices and again.output.lock is None
 
 
+def test_a_lock_file_has_the_groups_of_a_plan_by_price(built: Callable[..., Result]):
+    """What was measured here decides prices, and another build may predict others: the groups are not planned again."""
+    clock = Clock(lambda disabled: 12.0 if disabled else 10.0)
+    first = built(clock, profile_guided=True, lock="best.lock")
+    lock = read_lock(Path("best.lock"))
+    assert lock.groups is not None and {frozenset(g) for g in lock.groups} == {frozenset(g.nodes) for g in first.groups}
+    groups = json.loads(Path("best.lock").read_text())
+    groups["groups"] = groups["groups"][:1]  # as a plan might be that this build would not make
+    Path("one.lock").write_text(json.dumps(groups))
+    assert built(out="p.onnx", lock="one.lock").kernels == 1
+    built(clock, profile_guided=True, lock="rules.lock", strategy="anchors", overwrite=True)
+    assert read_lock(Path("rules.lock")).groups is None
+
+
 def test_a_lock_file_says_what_it_is_of(built: Callable[..., Result]):
     built(Clock(slow("Tanh")), profile_guided=True, lock="kept.lock")
     d = json.loads(Path("kept.lock").read_text())
