@@ -1,9 +1,10 @@
 """One network before and after in ONNX Runtime's CUDA provider: errors, milliseconds, and its kernels.
 
-    python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK
+    python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK WAY...
 
-Whoever has the file LOCK has the GPU; what needs only the CPU is done before. Where torch sees the GPU, its profiler
-(CUPTI) says which kernels a replay has: `kernels` lists name, how many, and microseconds, for each side.
+A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`. Whoever has the file LOCK has the GPU; what
+needs only the CPU is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has:
+`kernels` lists name, how many, and microseconds, for each side.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 def main(given: list[str] | None = None) -> None:
     """Writes what was found."""
-    pack, result, lock = map(Path, given or sys.argv[1:])
+    arguments = given or sys.argv[1:]
+    pack, result, lock = map(Path, arguments[:3])
     precision = pack.name.split(".")[-4]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -52,7 +54,7 @@ def main(given: list[str] | None = None) -> None:
         with lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             begin = time.monotonic()
-            found = _measured(place, feeds, wanted, torch)
+            found = _measured(place, feeds, wanted, torch, arguments[3:])
             found["device_s"] = time.monotonic() - begin
     errors = [(found["before"].get(k, 0.0), e) for k, e in found["after"].items() if k.endswith("_error")]
     right = all(after <= max(LIMITS[precision], FURTHER * before) for before, after in errors)
@@ -67,14 +69,15 @@ def _reference(place: Path) -> tuple[Mapping[str, Array], list[Array]]:
     return feeds, engine.run(session, feeds)
 
 
-def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any) -> Facts:
-    """Both sides in the provider, with CUDA graphs and without."""
+def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any, ways: Sequence[str]) -> Facts:
+    """Both sides in the provider, each way."""
     sides = {"before": (place / "before.onnx", None), "after": (place / "after.onnx", place / "libafter.so")}
     after = onnx.load(place / "after.onnx", load_external_data=False)
     ours = sum(node.domain.startswith("onnxfuse") for node in after.graph.node)
     found: Facts = {"nodes": ours, "before": {}, "after": {}, "ratio": {}}
-    for graph in (True, False):
-        way, provider = "graph" if graph else "stream", gpu_provider("check", graph=graph)
+    for way in ways:
+        graph = way == "graph"
+        provider = gpu_provider("check", graph=graph)
         try:
             calls = {side: prepared(*files, feeds, provider) for side, files in sides.items()}
             for side, (_, outputs) in calls.items():
