@@ -326,6 +326,7 @@ def main() -> int:
     parser.add_argument("result", type=Path, nargs="?")
     parser.add_argument("--prepare", action="store_true", help="make everything ready, without a device")
     parser.add_argument("--pack", type=Path, default=PACK, help="the file with all that was made ready")
+    parser.add_argument("--only", default="", help="what labels match that are made ready")
     parser.add_argument("--threads", type=int, default=1, help="that compile")
     parser.add_argument("--until", type=float, default=60.0, help="seconds in all")
     parser.add_argument("--torch", type=float, default=25.0, help="seconds of these that are left to torch")
@@ -334,7 +335,7 @@ def main() -> int:
     if given.prepare:
         from benchmarks.gpu.jobs.prepare import prepared  # noqa: PLC0415  # what a device's machine need not have
 
-        count, problems = prepared(given.pack, threads=given.threads)
+        count, problems = prepared(given.pack, threads=given.threads, only=given.only)
         sys.stdout.write("\n".join([f"{count} jobs, {given.pack.stat().st_size / 1e6:.1f} MB", *problems]) + "\n")
     if given.result is not None:
         found = measured(given.result, given.pack, given.until, given.torch, dry=given.dry)

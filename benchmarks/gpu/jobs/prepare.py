@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -72,13 +73,16 @@ def targets() -> tuple[Gpu, Gpu]:
     return gpus_of(("sm_90",), graph=True)[0], gpus_of(("sm_90",))[0]
 
 
-def prepared(pack: Path, images: Path = FOLDER, threads: int = 1) -> tuple[int, list[str]]:
-    """All jobs in a file; images that are in the folder are not compiled again. How many, and what went wrong."""
+def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: str = "") -> tuple[int, list[str]]:
+    """All jobs in a file; images that are in the folder are not compiled again. How many, and what went wrong.
+
+    `only`: a regular expression that labels match.
+    """
     jobs: list[Job] = []
     problems: list[str] = []
     texts: dict[str, str] = {}
     target = targets()[0]
-    for kind in kinds():
+    for kind in (k for k in kinds() if re.search(only, k.label)):
         try:
             for job, text in _jobs(kind):
                 texts[job.image] = text
