@@ -1,4 +1,4 @@
-"""Instructions of compiled device code, by the opcodes that nvdisasm shows for sm_90: the low twelve bits of sixteen bytes."""
+"""Instructions of compiled device code, by their opcodes (nvdisasm): the low twelve bits of sixteen bytes."""
 
 from __future__ import annotations
 

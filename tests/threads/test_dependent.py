@@ -60,7 +60,9 @@ def ran(driver: dict[str, str], place: Path, where: str, *names: str) -> tuple[l
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
 def test_machine_code_that_loads_before_it_waits_is_found(arch: str) -> None:
-    text = "".join(f"{HEAD.replace('NAME', name)} const int i = threadIdx.x; {body} }}\n" for name, body in BODIES.items())
+    text = "".join(
+        f"{HEAD.replace('NAME', name)} const int i = threadIdx.x; {body} }}\n" for name, body in BODIES.items()
+    )
     code = compiled(f'#include "cuda.h"\n{text}', (f"--gpu-architecture={arch}",)).code
     found = {name: before_the_wait(code, name) for name in BODIES}
     good: dict[str, set[str] | None] = {"adds": set(), "doubles": set()}
@@ -118,7 +120,11 @@ def test_kernels_wait_where_the_architecture_can(target: Gpu, waits: bool) -> No
     kernel = schedule(lowered_of(case), case.layouts, target)
     assert isinstance(kernel, Kernel)
     lines = [line.strip() for line in device_text(kernel, "k").splitlines()]
-    assert lines.count("wait_for_kernel_before();") == lines.count("let_next_kernel_begin();") == waits * len(kernel.phases)
+    assert (
+        lines.count("wait_for_kernel_before();")
+        == lines.count("let_next_kernel_begin();")
+        == waits * len(kernel.phases)
+    )
     if waits:
         body = lines[next(i for i, line in enumerate(lines) if "__global__" in line) + 1 :]
         before = body[: body.index("wait_for_kernel_before();")]

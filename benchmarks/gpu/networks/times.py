@@ -3,8 +3,9 @@
     python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK
 
 Whoever has the file LOCK has the GPU; what needs only the CPU is done before. `plain_ms` is of the same library without
-dependent launches, in the same turns, and `dependent` the ratio of both: the median of the turns. Where torch sees the GPU, its profiler
-(CUPTI) says which kernels a replay has: `kernels` lists name, how many, and microseconds, for each side.
+dependent launches, in the same turns, and the ratio `dependent` what these gain: the median of the turns. Where torch
+sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name, how many, and microseconds,
+for each side.
 """
 
 from __future__ import annotations

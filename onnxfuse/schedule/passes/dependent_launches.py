@@ -10,7 +10,7 @@ from onnxfuse.target.gpu import DEPENDENT_SINCE
 
 
 def dependent_launches(kernel: Kernel, target: Gpu) -> Kernel:
-    """The kernel with all of its launches dependent: each waits, so that whoever waits for it has waited for all before.
+    """The kernel with all launches dependent: each waits, so that whoever waits for it has waited for all before.
 
     Whether a run makes use of it is decided by the launcher, by the size of tensors. PTX has none, since nobody sees
     whether the driver's compiler moves loads before the wait.
