@@ -29,7 +29,8 @@ class Launch:
 
     Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
     co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
-    multiprocessor; 0: its own choice.
+    multiprocessor; 0: its own choice. Blocks of a `dependent` launch may begin before the kernel before it has ended:
+    each thread waits for that end first (programmatic dependent launch).
     """
 
     grid: Index
@@ -38,6 +39,7 @@ class Launch:
     cooperative: bool = False
     lanes: int = WARP
     resident: int = 0
+    dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,13 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
         yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
+    if phase.launch.dependent:
+        yield "  wait_for_kernel_before();"
     printer.depth = 0
     printer.body(phase.body)
     yield from printer.lines
+    if phase.launch.dependent:
+        yield "  let_next_kernel_begin();"
     yield "}"
 
 

@@ -8,6 +8,8 @@
 // that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing may be
 // allocated, waited for, loaded or launched elsewhere, by no thread that has not exchanged its mode; what was captured runs
 // as often as its graph is launched. After the process's last destructor, nothing is answered any more.
+// A launch that may begin before the one before it has ended does: that runs when the first block waits for it, and not
+// before, so that a kernel which reads or stores earlier has wrong results. Several of these begin behind each other.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -36,6 +38,7 @@ enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_
        DEINITIALIZED = 4, NO_BINARY = 209, INVALID_HANDLE = 400, ILLEGAL_ADDRESS = 700, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701, CAPTURED = 900,
        INVALIDATED = 901 };
 enum { REGISTERS = 1 << 16, UNASKED = 48 << 10, DYNAMIC_SHARED = 8 };  // of a multiprocessor; bytes; an attribute
+enum { DEPENDENT = 6, DEPENDENT_SINCE = 90, MOST_EARLY = 4 };  // an attribute of launches; the first that has it; at once
 
 struct Kernel {
   std::string name;
@@ -59,7 +62,19 @@ struct Launch {
   size_t shared;
   std::vector<uint64_t> values;
   std::function<void()> work;
+  bool dependent = false;  // on the one before: may begin early
 };
+struct Attribute {  // CUlaunchAttribute
+  int id, unused;
+  uint64_t value[8];
+};
+struct Config {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const Attribute* attributes;
+  unsigned count;
+};
+typedef const std::function<void()>* Early;
 
 std::mutex lock;
 bool begun, over, faulted;
@@ -131,6 +146,12 @@ bool fits(int made, int device) {
   return made == here || (made < here && made / 10 == here / 10 && here != 87);
 }
 
+// The library of the kernels for the host.
+void* host_library() {
+  static void* opened = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
+  return opened;
+}
+
 // Whether a kernel was brought to a context that is still the same.
 bool there(const Kernel* k, const Context* c) {
   auto found = k->loaded.find(c->device);
@@ -145,6 +166,24 @@ struct Open {
     for (auto& [begin, bytes] : memory) mprotect(begin, bytes, how);
   }
 };
+
+// The first launches of a queue, up to one, all behind the first of which are dependent: the last begins first, and those
+// before it run when it waits for them.
+void run(std::deque<Launch>& queue, int last) {
+  Launch& l = queue[last];
+  bool waited = last == 0;
+  const std::function<void()> before = [&] { waited = true, run(queue, last - 1); };
+  if (l.work) return l.work();
+  std::vector<void*> arguments;
+  for (uint64_t& v : l.values) arguments.push_back(&v);
+  Early (*begins_early)(Early) = reinterpret_cast<Early (*)(Early)>(dlsym(host_library(), "emulated_begins_early"));
+  begins_early(waited ? nullptr : &before);
+  l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);
+  begins_early(nullptr);
+  if (waited) return;
+  say("refused a dependent launch of %s, which waits for nothing", l.kernel->name.c_str());
+  before();
+}
 
 bool inside(uint64_t at, size_t bytes) {
   auto after = memory.upper_bound(reinterpret_cast<char*>(at));
@@ -265,7 +304,7 @@ EXPORT int cuLibraryUnload(void* library) {
   return delete static_cast<Library*>(library), OK;
 }
 EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
-  static void* host = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
+  void* host = host_library();
   if (!library || !host) return refuse(NOT_FOUND, "a function without a library");
   std::lock_guard<std::mutex> held(lock);
   Kernel& k = kernels[name];
@@ -299,8 +338,11 @@ EXPORT int cuKernelGetFunction(void** out, void* kernel) {
   k->loaded[current->device] = current->life + 1;
   return *out = kernel, OK;
 }
-EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned shared, void* stream, void** arguments, void** extra) {
+EXPORT int cuLaunchKernelEx(const Config* config, void* function, void** arguments, void** extra) {
+  const unsigned gx = config->grid[0], gy = config->grid[1], gz = config->grid[2];
+  const unsigned bx = config->block[0], by = config->block[1], bz = config->block[2];
+  const unsigned shared = config->shared;
+  void* stream = config->stream;
   Kernel* k = static_cast<Kernel*>(function);
   if (!k) return refuse(INVALID_HANDLE, "a launch of nothing");
   if (faulted) return ILLEGAL_ADDRESS;
@@ -318,12 +360,17 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     return refuse(TOO_MANY, "more registers than a multiprocessor has");
   }
   Launch l{k, gx, bx, shared, {}, {}};
+  for (const Attribute* a = config->attributes; a != config->attributes + config->count; ++a) {
+    if (a->id != DEPENDENT) return refuse(INVALID_VALUE, "a launch attribute that it does not know");
+    if (capability(c->device) < DEPENDENT_SINCE) return refuse(INVALID_VALUE, "a dependent launch on a device without");
+    l.dependent = a->value[0] & 0xffffffffu;
+  }
   for (int i = 0; i < k->arguments; i++) {
     uint64_t value;
     memcpy(&value, arguments[i], 8);
     l.values.push_back(value);
   }
-  say("launch %s %u %u %u", k->name.c_str(), gx, bx, shared);
+  say("launch %s %u %u %u%s", k->name.c_str(), gx, bx, shared, l.dependent ? " dependent" : "");
   std::lock_guard<std::mutex> held(lock);
   static int lost = number("DRIVER_LOSES", 0), faults = number("DRIVER_FAULT", 0);
   if (faults && --faults == 0) return faulted = true, OK;  // whoever asks next is told
@@ -334,6 +381,12 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   else
     streams[stream].push_back(l);
   return OK;
+}
+
+EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, void* stream, void** arguments, void** extra) {
+  const Config config{{gx, gy, gz}, {bx, by, bz}, shared, stream, nullptr, 0};
+  return cuLaunchKernelEx(&config, function, arguments, extra);
 }
 
 // For stand-ins of libraries (cublaslt.cpp): work on a stream, refused where a launch would be; whether memory may be read.
@@ -374,7 +427,9 @@ EXPORT int cuStreamEndCapture(void* stream, void** out) {
 EXPORT int cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) { return *out = graph, OK; }
 EXPORT int cuGraphLaunch(void* graph, void* stream) {
   std::lock_guard<std::mutex> held(lock);
+  const size_t before = streams[stream].size();
   for (const Launch& l : *static_cast<Graph*>(graph)) streams[stream].push_back(l);
+  if (streams[stream].size() > before) streams[stream][before].dependent = false;  // edges do not leave a graph
   return OK;
 }
 EXPORT int cuStreamSynchronize(void* stream);
@@ -411,15 +466,11 @@ EXPORT int cuStreamSynchronize(void* stream) {
   std::lock_guard<std::mutex> held(lock);
   say("synchronize %zu", streams[stream].size());
   Open open;
-  for (; !streams[stream].empty(); streams[stream].pop_front()) {
-    Launch& l = streams[stream].front();
-    if (l.work) {
-      l.work();
-      continue;
-    }
-    std::vector<void*> arguments;
-    for (uint64_t& v : l.values) arguments.push_back(&v);
-    l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);
+  for (std::deque<Launch>& queue = streams[stream]; !queue.empty();) {
+    int early = 0;
+    while (early < MOST_EARLY && early + 1 < (int)queue.size() && queue[early + 1].dependent) ++early;
+    run(queue, early);
+    queue.erase(queue.begin(), queue.begin() + early + 1);
   }
   return OK;
 }

@@ -25,6 +25,7 @@ from tests.kernels.compiled import Array, Case, check, expected, fed, lowered_of
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
 from tests.threads.emulator import run
+from tests.threads.machine_code import before_the_wait
 from tests.threads.scheduled import OTHERS, TABLES, TARGET, USUAL, library_of, name_of, scheduled
 from tests.threads.size_cases import pixels_given_twice
 
@@ -89,6 +90,8 @@ def test_its_text_compiles_and_nothing_is_spilled(case: Case, target: object) ->
         assert phase.launch is not None
         assert used.spills == 0
         assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
+        if phase.launch.dependent:
+            assert before_the_wait(made.code, used.function) == set()
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")

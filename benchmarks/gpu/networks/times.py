@@ -3,8 +3,9 @@
     python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK WAY...
 
 A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`. Whoever has the file LOCK has the GPU; what
-needs only the CPU is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has:
-`kernels` lists name, how many, and microseconds, for each side.
+needs only the CPU is done before. `plain_ms` is of the same library without dependent launches, in the same turns, and
+the ratio `dependent` what these gain: the median of the turns. Where torch sees the GPU, its profiler (CUPTI) says which
+kernels a replay has: `kernels` lists name, how many, and microseconds, for each side.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import fcntl
 import importlib
 import json
+import os
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -23,19 +26,20 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.gpu.networks.full import error, prepared, ratio
+from benchmarks.gpu.networks.full import error, prepared, turns_of
 from benchmarks.gpu.networks.prepare import REFERENCE
 from benchmarks.gpu.wish import Facts
 from onnxfuse.measure.profile_child import typical_inputs
 from onnxfuse.runtime import engine
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.provider import gpu_provider
+from onnxfuse.runtime.provider import Provider, gpu_provider
 
 LIMITS = {"f16": 3e-2, "f32": 3e-3}  # relative L2 to float32 on the CPU; more where the original is further itself
 FURTHER = 3.0
 THREADS = 3  # of the reference
 NAMED = 100  # characters of a kernel's name
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+DEPENDENT = "ONNXFUSE_DEPENDENT_LAUNCHES"
 
 
 def main(given: list[str] | None = None) -> None:
@@ -82,14 +86,28 @@ def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torc
             calls = {side: prepared(*files, feeds, provider) for side, files in sides.items()}
             for side, (_, outputs) in calls.items():
                 found[side][f"{way}_error"] = error(outputs(), wanted)
-            found["ratio"][way], times = ratio(calls["before"][0], calls["after"][0])
-            for side, ms in zip(calls, times, strict=True):
-                found[side][f"{way}_ms"] = ms
+            timed = [run for run, _ in calls.values()]
+            turns = turns_of([*timed, _plain(sides["after"], feeds, provider)] if graph else timed)
+            least = [min(column) for column in zip(*turns, strict=True)]
+            found["before"][f"{way}_ms"], found["after"][f"{way}_ms"] = least[:2]
+            found["ratio"][way] = statistics.median(a / b for a, b, *_ in turns)
+            if graph:
+                found["after"]["plain_ms"] = least[2]
+                found["ratio"]["dependent"] = statistics.median(c / b for _, b, c in turns)
             if graph and torch is not None:
                 found["kernels"] = {side: _kernels(torch, call, place) for side, (call, _) in calls.items()}
         except Exception as problem:  # such as an original with a node that no graph holds
             found[f"{way}_problem"] = str(problem)[:300]
     return found
+
+
+def _plain(files: tuple[Path, Path | None], feeds: Mapping[str, Array], provider: Provider) -> Callable[[], Any]:
+    """A network's replays without dependent launches: how they are is decided when a session's nodes are made."""
+    os.environ[DEPENDENT] = "0"
+    try:
+        return prepared(*files, feeds, provider)[0]
+    finally:
+        del os.environ[DEPENDENT]
 
 
 def _torch() -> Any:

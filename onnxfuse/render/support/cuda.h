@@ -64,6 +64,17 @@ __device__ inline void loads_before() {
   asm volatile("{ .reg .pred p; L: mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }" : "=r"(none)::"memory");
 }
 
+// Programmatic dependent launches. Until all kernels before this one have ended, and what they stored is seen, a thread
+// waits here: not at all where the launch was an ordinary one. Loads of constant parameters cross the instruction alone, as if
+// nothing were stored while a kernel runs; they do not cross a branch that the assembler cannot decide (it is never taken).
+__device__ inline void wait_for_kernel_before() {
+  unsigned none;
+  asm volatile("{ .reg .pred p; L: griddepcontrol.wait; mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }"
+               : "=r"(none)::"memory");
+}
+// Blocks of the next kernel may begin, if its launch allows that.
+__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 template <int BYTES>
 __device__ inline void copy_bytes(void* to, const void* from) {
   const unsigned there = (unsigned)__cvta_generic_to_shared(to);

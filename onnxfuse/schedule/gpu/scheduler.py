@@ -41,6 +41,7 @@ from onnxfuse.schedule.gpu.transpose import transposing_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
+from onnxfuse.schedule.passes.dependent_launches import dependent_launches
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.whole_guards import whole_guards
@@ -49,6 +50,7 @@ from onnxfuse.target import Gpu
 PASSES: tuple[Pass[Gpu], ...] = (
     Pass("block reductions", block_reductions),
     Pass("whole guards", whole_guards),
+    Pass("dependent launches", dependent_launches),
     Pass("legalize", lambda kernel, target: legalize(kernel)),
 )
 """What a kernel goes through once its phases are divided among threads, in this order."""
