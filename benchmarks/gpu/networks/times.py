@@ -3,9 +3,10 @@
     python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK WAY...
 
 A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`. Several processes make sessions at once, with
-a shared LOCK; who times has the GPU alone. `plain_ms` is of the same library without dependent launches, in the same
-turns, and the ratio `dependent` what these gain: the median of turns. Where torch sees the GPU, its profiler (CUPTI)
-says which kernels a replay has: `kernels` lists name, how many, and microseconds, for each side.
+a shared LOCK; who times has the GPU alone. In the same turns are the library without dependent launches (`plain`), and
+the original with the provider's option to have images channels last (`nhwc`); ratios are medians of turns, each to the
+built network. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name, how
+many, and microseconds, for each side.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +31,7 @@ import onnx
 from benchmarks.gpu.networks.full import error, prepared, turns_of
 from benchmarks.gpu.networks.prepare import REFERENCE
 from benchmarks.gpu.wish import Facts
+from onnxfuse.errors import DeviceError
 from onnxfuse.measure.profile_child import typical_inputs
 from onnxfuse.runtime import engine
 from onnxfuse.runtime.engine import Array
@@ -39,6 +43,8 @@ THREADS = 3  # of the reference
 NAMED = 100  # characters of a kernel's name
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 DEPENDENT = "ONNXFUSE_DEPENDENT_LAUNCHES"
+CHANNELS_LAST = "prefer_nhwc"  # an option of the runtime's provider
+OTHERS = {"plain": "after", "nhwc": "before"}  # without dependent launches; the runtime's images channels last
 
 
 def main(given: list[str] | None = None) -> None:
@@ -85,17 +91,17 @@ def _measured(
             calls = {side: prepared(*files, feeds, provider) for side, files in sides.items()}
             for side, (_, outputs) in calls.items():
                 found[side][f"{way}_error"] = error(outputs(), wanted)
-            timed = [run for run, _ in calls.values()]
+            timed = {side: run for side, (run, _) in calls.items()}
             if graph:
-                timed.append(_plain(sides["after"], feeds, provider))
+                timed |= _others(sides, feeds, provider)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            turns = turns_of(timed)
-            least = [min(column) for column in zip(*turns, strict=True)]
-            found["before"][f"{way}_ms"], found["after"][f"{way}_ms"] = least[:2]
-            found["ratio"][way] = statistics.median(a / b for a, b, *_ in turns)
-            if graph:
-                found["after"]["plain_ms"] = least[2]
-                found["ratio"]["dependent"] = statistics.median(c / b for _, b, c in turns)
+            turns = turns_of([*timed.values()])
+            for name, column in zip(timed, zip(*turns, strict=True), strict=True):
+                side = name if name in calls else OTHERS[name]
+                found[side][f"{way if name in calls else name}_ms"] = min(column)
+                if name != "after":
+                    of_turns = [ms / turn[1] for ms, turn in zip(column, turns, strict=True)]
+                    found["ratio"][way if name == "before" else name] = statistics.median(of_turns)
             if graph and torch is not None:
                 found["kernels"] = {side: _kernels(torch, call, place) for side, (call, _) in calls.items()}
         except Exception as problem:  # such as an original with a node that no graph holds
@@ -103,13 +109,24 @@ def _measured(
     return found
 
 
-def _plain(files: tuple[Path, Path | None], feeds: Mapping[str, Array], provider: Provider) -> Callable[[], Any]:
-    """A network's replays without dependent launches: how they are is decided when a session's nodes are made."""
+def _others(
+    sides: Mapping[str, tuple[Path, Path | None]], feeds: Mapping[str, Array], provider: Provider
+) -> Mapping[str, Callable[[], Any]]:
+    """Other ways of replaying them, as far as they run: see OTHERS.
+
+    Whether launches are dependent is decided when a session's nodes are made.
+    """
+    found = {}
     os.environ[DEPENDENT] = "0"
     try:
-        return prepared(*files, feeds, provider)[0]
+        found["plain"] = prepared(*sides["after"], feeds, provider)[0]
     finally:
         del os.environ[DEPENDENT]
+    if any(node.op_type == "Conv" for node in onnx.load(sides["before"][0]).graph.node):
+        last = replace(provider, options={**provider.options, CHANNELS_LAST: "1"})
+        with suppress(DeviceError):  # the runtime may be built without it
+            found["nhwc"] = prepared(*sides["before"], feeds, last)[0]
+    return found
 
 
 def _torch() -> Any:
