@@ -48,8 +48,10 @@ def points(target: Gpu) -> Sequence[Gpu]:
 def schedule(
     request: ScheduleRequest, target: Gpu, *, check: Check, measured: Substitutions | None = None
 ) -> Kernel | Decision:
-    """The kernel; weights stay as they are in the model."""
-    return scheduler.schedule(request.lowered, request.layouts, target, check=check, measured=measured)
+    """The kernel; weights stay as they are in the model, but for filters that cuDNN wants channels last."""
+    return scheduler.schedule(
+        request.lowered, request.layouts, target, constants=request.constants, check=check, measured=measured
+    )
 
 
 def support(kernels: Iterable[Kernel], tail: str, flags: tuple[str, ...]) -> Sequence[Source]:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryCall, MatrixLoad, Mma, Sync, Wait, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -273,7 +273,7 @@ class Phase:
     body: tuple[Stmt, ...]
     few: bool = False
     launch: Launch | None = None
-    library: LibraryProduct | None = None
+    library: LibraryCall | None = None
     rows: tuple[Axis, int] | None = None
     slots: bool = False
     matrix_unit: tuple[Unit, int] | None = None

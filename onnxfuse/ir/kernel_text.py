@@ -28,7 +28,18 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import (
+    Commit,
+    CopyAsync,
+    Launch,
+    LibraryCall,
+    LibraryProduct,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Wait,
+    WideAccess,
+)
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -103,7 +114,12 @@ def _launch(launch: Launch) -> str:
     return f"launch {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
 
 
-def _library(p: LibraryProduct) -> str:
+def _library(p: LibraryCall) -> str:
+    if not isinstance(p, LibraryProduct):
+        added = "".join(f" + {name}" for name in (p.bias, p.residual) if name)
+        steps = f"strides {p.strides}, pads {p.pads}, dilations {p.dilations}, groups {p.groups}"
+        sizes = f"{p.batch!r} of {p.size} x {p.channels} by {p.filters} of {p.window} to {p.made}, {steps}"
+        return f"by cuDNN {p.result} = {p.activation}({p.image} * {p.weights}{added}), {p.dtype}, {sizes}"
     transposed, added = (
         (" transposed" if p.transposed else ""),
         "".join(f" + {name}" for name in (p.bias, p.residual) if name),

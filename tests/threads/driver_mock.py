@@ -30,7 +30,7 @@ ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 
 @dataclass(frozen=True)
 class Built:
-    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and cuBLASLt."""
+    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and libraries."""
 
     folder: Path
     result: Result
@@ -66,12 +66,13 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
 def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
     """The model optimized into a folder that is there."""
     result, text = optimized(model, folder / "made.onnx", arch)
-    places = {"driver": "libcuda.so.1", "cublaslt": "libcublasLt.so.13"}
-    for name, file in places.items():
-        (folder / name).mkdir()
-        (folder / name / file).symlink_to(compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",)))
+    places = {"driver": "driver", "cublaslt": "libraries", "cudnn": "libraries"}
+    files = {"driver": "libcuda.so.1", "cublaslt": "libcublasLt.so.13", "cudnn": "libcudnn.so.9"}
+    for name, place in places.items():
+        (folder / place).mkdir(exist_ok=True)
+        (folder / place / files[name]).symlink_to(compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",)))
     kernels = library_of(text, model.stem.replace("-", "_"))
-    return Built(folder, result, kernels, *(folder / name for name in places))
+    return Built(folder, result, kernels, folder / "driver", folder / "libraries")
 
 
 def ran(
