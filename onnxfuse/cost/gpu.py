@@ -52,14 +52,13 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
     if not work.kind.startswith(("product", "convolution")):
         return kernel_seconds(moved, target)
     taken = _multiplying(work.operations, moved, _peak([t.dtype for t in call.outputs], target), target)
-    taken += _turning(call, target) if call.op in ("Conv", "FusedConv") else 0.0
     biased = call.op in ("Conv", "Gemm") and call.input(2) is not None
     return taken + kernel_seconds(made, target) if biased else taken
 
 
-def _turning(call: Call, target: Gpu) -> float:
-    """Seconds in which cuDNN changes layouts around a convolution of more than points: of image and filters, and of a
-    result of 16 bits, as counted on an H200 (benchmarks/gpu).
+def turning_seconds(call: Call, target: Gpu) -> float:
+    """Seconds in which cuDNN changes layouts around a convolution of the runtime's of more than points: of image and
+    filters, and of a result of 16 bits, as counted on an H200 (benchmarks/gpu). `node_seconds` has them on neither side.
     """
     image, filters = call.inputs[0], call.inputs[1]
     assert image is not None and filters is not None

@@ -101,8 +101,8 @@ def _sized(d: Definition, total: Reduce, x: Load, w: Load, shapes: Shapes) -> Co
         return None
     strides, pads, dilations = (_two(tuple(s[i] for s in plain), fill) for i, fill in enumerate((1, 0, 1)))
     return Convolution(
-        x, w, total, d.shape[0], channels, _two(high, 1), count, _two(window, 1), _two(made, 1), strides, pads, dilations,
-        groups,
+        x, w, total, d.shape[0], channels, _two(high, 1), count, _two(window, 1), _two(made, 1), strides, pads,
+        dilations, groups,
     )  # fmt: skip
 
 

@@ -155,10 +155,10 @@ class LibraryProduct:
 class LibraryConvolution:
     """A call of cuDNN that computes what a phase does: result = activation(convolution(image) + bias + residual).
 
-    Buffers of one type hold `batch` images of `size` (height, width) with `channels`, channels last, `filters` filters of
-    `window` elements and channels / groups channels, channels last too, and results of size `made`, all from their first
-    element on. `pads` are those on both sides of an axis. What is behind the sums is there if there is a bias. The
-    phase is launched instead where the library is not there, or does not take the operands.
+    Buffers of one type hold `batch` images of `size` (height, width) with `channels`, `filters` filters of `window`
+    elements and channels / groups channels, and results of size `made`, all channels last and from their first element
+    on. `pads` are those on both sides of an axis. Residual and activation are there only with a bias. The phase is
+    launched instead where the library is not there, or does not take the operands.
     """
 
     dtype: DType

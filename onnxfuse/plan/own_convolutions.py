@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onnxfuse.cost.fusions import calls_of
-from onnxfuse.cost.gpu import convolution_seconds, kernel_seconds, node_seconds
+from onnxfuse.cost.gpu import convolution_seconds, kernel_seconds, node_seconds, turning_seconds
 from onnxfuse.cost.library_convolutions import Convolution, convolution_of, without_unit_axes
 from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.cost.means import SymbolUnknown
@@ -25,6 +25,7 @@ from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
 BITS = 16  # float32 stays with the runtime, which rounds it to TF32
+LEAST = 0.5e-6  # seconds that a convolution has to save, so that the model may be a little wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class _Selection:
         while found:
             saved = {i: c.saved - self._turns(i, c, found) for i, c in found.items()}
             least = min(saved, key=lambda i: (saved[i], i))
-            if saved[least] > 0:
+            if saved[least] > LEAST:
                 break
             del found[least]
         return frozenset(found)
@@ -85,7 +86,8 @@ class _Selection:
         except SymbolUnknown:
             return None
         image, made = tensors[n.inputs[0]].bytes, tensors[n.outputs[0]].bytes
-        theirs = sum(node_seconds(call, self.target) for call in calls_of([n], tensors))
+        calls = [*calls_of([n], tensors)]
+        theirs = sum(node_seconds(call, self.target) + turning_seconds(call, self.target) for call in calls)
         chain = self._behind(i)
         last = self.graph.nodes[chain[-1]].outputs[0] if chain else n.outputs[0]
         added = made * self._residuals(chain)

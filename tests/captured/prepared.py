@@ -24,7 +24,8 @@ from tests.threads.scheduled import TARGET
 from tests.threads.test_product_tiles import with_tile
 
 DRIVER = Path(__file__).parents[1] / "threads" / "driver.cpp"
-LIBRARIES = {"libcublasLt.so.13": DRIVER.with_name("cublaslt.cpp"), "libcudnn.so.9": DRIVER.with_name("cudnn.cpp")}
+PLACE = DRIVER.with_name("libraries")
+LIBRARIES = {"libcublasLt.so.13": PLACE / "cublaslt.cpp", "libcudnn.so.9": PLACE / "cudnn.cpp"}
 CASES = {c.name: c for c in TILED}
 SYMBOL = "captured"
 ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function

@@ -389,7 +389,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   return cuLaunchKernelEx(&config, function, arguments, extra);
 }
 
-// For stand-ins of libraries (cublaslt.cpp): work on a stream, refused where a launch would be; whether memory may be read.
+// For stand-ins of libraries (libraries/): work on a stream, refused where a launch would be; whether memory may be read.
 EXPORT int standInQueue(void* stream, const std::function<void()>* work) {
   if (faulted) return ILLEGAL_ADDRESS;
   if (!stream && !current) return refuse(INVALID_CONTEXT, "work on the default stream of no context");

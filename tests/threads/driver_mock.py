@@ -25,6 +25,11 @@ from tests.kernels.pool_host import compile_library
 from tests.threads.emulator import library_of
 
 HERE = Path(__file__).parent
+FILES = {
+    "driver": "libcuda.so.1",
+    "libraries/cublaslt": "libcublasLt.so.13",
+    "libraries/cudnn": "libcudnn.so.9",
+}
 ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 
 
@@ -66,11 +71,11 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
 def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
     """The model optimized into a folder that is there."""
     result, text = optimized(model, folder / "made.onnx", arch)
-    places = {"driver": "driver", "cublaslt": "libraries", "cudnn": "libraries"}
-    files = {"driver": "libcuda.so.1", "cublaslt": "libcublasLt.so.13", "cudnn": "libcudnn.so.9"}
-    for name, place in places.items():
-        (folder / place).mkdir(exist_ok=True)
-        (folder / place / files[name]).symlink_to(compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",)))
+    for name in FILES:
+        place = folder / Path(name).parts[0]
+        place.mkdir(exist_ok=True)
+        source = compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",))
+        (place / FILES[name]).symlink_to(source)
     kernels = library_of(text, model.stem.replace("-", "_"))
     return Built(folder, result, kernels, folder / "driver", folder / "libraries")
 

@@ -26,10 +26,10 @@ from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
-from onnxfuse.schedule.gpu.convolutions import filters_last, left_to_library
 from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
-from onnxfuse.schedule.gpu.library import with_library
+from onnxfuse.schedule.gpu.libraries.convolutions import filters_last, left_to_library
+from onnxfuse.schedule.gpu.libraries.products import with_library
 from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import MatrixProduct, choice_of, in_parts, product_of
