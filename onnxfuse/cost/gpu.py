@@ -57,8 +57,9 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
 
 
 def turning_seconds(call: Call, target: Gpu) -> float:
-    """Seconds in which cuDNN changes layouts around a convolution of the runtime's of more than points: of image and
-    filters, and of a result of 16 bits, as counted on an H200 (benchmarks/gpu). `node_seconds` has them on neither side.
+    """Seconds in which cuDNN changes layouts around a convolution of the runtime's, which `node_seconds` leaves out.
+
+    Those of more than points have them: of image and filters, and of a result of 16 bits, as counted on an H200.
     """
     image, filters = call.inputs[0], call.inputs[1]
     assert image is not None and filters is not None
