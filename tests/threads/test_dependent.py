@@ -12,6 +12,7 @@ import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
@@ -68,13 +69,16 @@ def test_constants_are_asked_for_before_a_kernel_waits() -> None:
     table, ids = b.input("table", 100, 64), b.input("ids", 4, dtype=I64)
     y = b.node("Add", b.node("Add", b.node("MatMul", x, w), bias), b.node("Gather", table, ids))
     case = Case("ahead", b.graph(y))
+    lowered = lowered_of(case)
+    assert not isinstance(lowered, Decision)
     for arch, constants in (("sm_90", {"w", "bias", "table"}), ("sm_90", set()), ("sm_80", {"w", "bias", "table"})):
-        kernel = schedule(lowered_of(case), case.layouts, GPUS[arch], constants=constants)
+        kernel = schedule(lowered, case.layouts, GPUS[arch], constants=constants)
         assert isinstance(kernel, Kernel) and verify(kernel) == ()
         names = {p.name: p.value for p in kernel.inputs}
         ahead = {names[name] for p in kernel.phases if p.launch is not None for name in p.launch.ahead}
         assert ahead == ({"w", "bias"} if constants and arch == "sm_90" else set())
         assert device_text(kernel, "k").count("fetch_ahead(") == len(ahead)
+    assert isinstance(kernel, Kernel)
     wrong = with_launches(kernel, ahead=("out0",), dependent=True)
     assert "out0 ahead of a kernel, expected inputs and a dependent launch" in " ".join(verify(wrong))
 
@@ -139,7 +143,9 @@ def test_older_devices_have_no_dependent_launches(driver: dict[str, str], tmp_pa
 def test_kernels_wait_where_the_architecture_can(target: Gpu, waits: bool) -> None:
     """Before anything else, and the next one may begin behind everything."""
     case = row.CASES[0]
-    kernel = schedule(lowered_of(case), case.layouts, target)
+    lowered = lowered_of(case)
+    assert not isinstance(lowered, Decision)
+    kernel = schedule(lowered, case.layouts, target)
     assert isinstance(kernel, Kernel)
     lines = [line.strip() for line in device_text(kernel, "k").splitlines()]
     assert (
