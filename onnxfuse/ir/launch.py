@@ -30,7 +30,8 @@ class Launch:
     Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
     co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
     multiprocessor; 0: its own choice. Blocks of a `dependent` launch may begin before the kernel before it has ended:
-    each thread waits for that end first (programmatic dependent launch).
+    each thread waits for that end first (programmatic dependent launch). Before, it asks for the inputs `ahead`, which
+    no kernel stores: they are on their way to the second cache meanwhile.
     """
 
     grid: Index
@@ -40,6 +41,7 @@ class Launch:
     lanes: int = WARP
     resident: int = 0
     dependent: bool = False
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
         yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
+    sizes = {p.name: product(list(p.storage)) for p in kernel.inputs}
+    yield from (f"  fetch_ahead({name}, {sizes[name]!r});" for name in phase.launch.ahead)
     if phase.launch.dependent:
         yield "  wait_for_kernel_before();"
     printer.depth = 0

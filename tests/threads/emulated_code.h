@@ -11,6 +11,11 @@ inline void wait_for_kernel_before() {
   if (emulated::before) emulated::leave(emulated::FOR_KERNEL);
 }
 inline void let_next_kernel_begin() {}
+template <class T>
+inline void fetch_ahead(const T* from, int count) {
+  const volatile char* bytes = reinterpret_cast<const volatile char*>(from);
+  if (count) (void)(bytes[0] + bytes[count * sizeof(T) - 1]);  // a device's memory is there
+}
 
 // A copy arrives when it is waited for, and not before.
 template <int BYTES>

@@ -143,6 +143,7 @@ class _Levels:
         self.vector: Axis | None = None
         buffers = (*kernel.scratch, *phase.locals)
         self.types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in buffers}
+        self.inputs = {p.name for p in kernel.inputs}
         self.private = {b.name for b in phase.locals if b.space != "shared"}
         self.spaces = {b.name: b.space for b in buffers}
         self.limits(phase)
@@ -161,6 +162,8 @@ class _Levels:
             self.say(f"block size is {self.launch.block!r} threads, expected whole warps of {self.launch.lanes}")
         if grid is not None and not 0 < grid <= MOST_BLOCKS:
             self.say(f"grid size is {grid} blocks, expected 1 to {MOST_BLOCKS}")
+        if {*self.launch.ahead} - self.inputs or (self.launch.ahead and not self.launch.dependent):
+            self.say(f"{', '.join(self.launch.ahead)} ahead of a kernel, expected inputs and a dependent launch")
         for s in statements(phase.body):
             if isinstance(s, Call):
                 self.say(f"a {type(s).__name__} in a GPU phase")

@@ -72,6 +72,13 @@ __device__ inline void wait_for_kernel_before() {
   asm volatile("{ .reg .pred p; L: griddepcontrol.wait; mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }"
                : "=r"(none)::"memory");
 }
+// Asks for all elements of an array, by all threads of the grid together: they come to the second cache.
+template <class T>
+__device__ inline void fetch_ahead(const T* from, int count) {
+  const i64 line = 128, bytes = count * (i64)sizeof(T), all = (i64)gridDim.x * blockDim.x * line;
+  for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * line; at < bytes; at += all)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(reinterpret_cast<const char*>(from) + at)));
+}
 // Blocks of the next kernel may begin, if its launch allows that.
 __device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

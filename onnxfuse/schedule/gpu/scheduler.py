@@ -41,7 +41,7 @@ from onnxfuse.schedule.gpu.transpose import transposing_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
-from onnxfuse.schedule.passes.dependent_launches import dependent_launches
+from onnxfuse.schedule.passes.dependent_launches import constants_ahead, dependent_launches
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.whole_guards import whole_guards
@@ -64,13 +64,14 @@ def schedule(
     layouts: Mapping[str, Layout],
     target: Gpu,
     *,
+    constants: Container[str] = (),
     check: Check = verified,
     measured: Substitutions | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet.
 
-    `check` is told the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
-    taken where the first would be.
+    `constants` are values that no kernel stores. `check` is told the kernel after each step. `measured` has pairs of
+    tiles of products, by their text: the second is taken where the first would be.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -84,7 +85,7 @@ def schedule(
         return replace(nest, nodes=(lowered.group.name,))
     made = through(PASSES, nest, target, check)
     inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
-    return replace(made, inputs=inputs, outputs=outputs)
+    return constants_ahead(replace(made, inputs=inputs, outputs=outputs), constants)
 
 
 @lru_cache(256)
