@@ -260,7 +260,8 @@ def _convolved(dtype: DType) -> Iterator[Kind]:
         shape, label = (1, channels, side, side), f"{channels}x{side}x{side},{taps}x{taps},{stride}"
         yield _row("depthwise", label, dtype, b.graph(y), op="depthwise", shape=shape, taps=taps, stride=stride)
     for batch, channels, side, taps, stride in (
-        (1, 64, 112, 3, 2), (1, 64, 112, 2, 2), (1, 128, 56, 3, 2), (1, 256, 20, 5, 1), (1, 512, 13, 5, 1), (8, 64, 112, 3, 2),
+        (1, 64, 112, 3, 2), (1, 64, 112, 2, 2), (1, 128, 56, 3, 2), (1, 256, 20, 5, 1), (1, 512, 13, 5, 1),
+        (8, 64, 112, 3, 2),
     ):  # fmt: skip
         shape = (batch, channels, side, side)
         pads, label = [(taps - 1) // 2] * 4, f"{'x'.join(map(str, shape))},{taps}x{taps},{stride}"
