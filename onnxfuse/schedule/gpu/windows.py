@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from onnxfuse.cost.gpu_windows import BLOCK, WindowSizes, best_height
 from onnxfuse.ir.compose import indices_of, loads, rebuild, replaced, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
@@ -26,10 +27,8 @@ from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.nest import Level, order_of
 from onnxfuse.target import Gpu
 
-BLOCK = 128  # threads
-TALLEST = 14  # results of a thread
-MOST_LOADED = 32  # elements of a column
-MOST_TERMS, MOST_UNROLLED = 256, 81  # of a window
+MOST_TERMS = 256  # of a window
+MANY = 1 << 20  # results, where their number is open
 SUMS = "sums"
 
 
@@ -50,35 +49,31 @@ class Window:
     columns: tuple[Scalar, ...]
     fixed: tuple[Scalar, ...]
 
-    def loaded(self, tall: int) -> int:
-        """Elements of a column under so many results."""
-        return (tall - 1) * self.step + ((self.along.extent.constant or 1) - 1) * self.apart + 1
-
 
 def window_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Phase | None:
     """Jobs over the same axes, one of which reduces overlapping windows; None where none does."""
     if any(set(job.nest.axes) != set(t.shared) for job in t.jobs) or not t.shared:
         return None
     order = tuple(order_of(t.shared, offset_of(t.jobs[-1], places)))
-    values = [resolved(job.nest.value, lambda _: None, places) for job in t.jobs]
-    w = window_of(values, order)
-    tall = best_height(w, order, target) if w is not None else 1
+    w = window_of([job.nest.value for job in t.jobs], order)
     if w is None:
         return None
+    sizes = sizes_of(w, order)
+    tall = best_height(sizes, target)
     extents = tuple(Index.of((a.extent.constant or 0) // tall) if a == w.down else a.extent for a in order)
     threads = ThreadMapping("thread", 1, BLOCK, 1)
     row, launch = over_rows(threads, product(extents), target.blocks)
     here = dict(zip(order, unflatten(Index.of(row), extents), strict=True))
     here[w.down] = here[w.down] * tall
-    body = (*_combined(w, tall, here), *_stored(t, w, tall, here, places))
-    sizes = {SUMS: (w.reduce.dtype, tall)}
-    sizes |= {_column(n): (x.dtype, w.loaded(tall)) for n, x in enumerate(w.columns)}
-    registers = tuple(Buffer(name, dtype, Index.of(size), "register") for name, (dtype, size) in sizes.items())
+    body = (*_combined(w, sizes, tall, here, places), *_stored(t, w, tall, here, places))
+    held = {SUMS: (w.reduce.dtype, tall)}
+    held |= {_column(n): (x.dtype, sizes.loaded(tall)) for n, x in enumerate(w.columns)}
+    registers = tuple(Buffer(name, dtype, Index.of(size), "register") for name, (dtype, size) in held.items())
     return Phase((), ONE, registers, around(threads, row, body), launch=launch)
 
 
 def window_of(values: Sequence[Scalar], order: Sequence[Axis]) -> Window | None:
-    """The one reduction in values over the axes `order`, whose elements are at flat offsets, if its windows overlap.
+    """The one reduction in values over the axes `order`, if it is over windows that slide along one of them.
 
     Threads are side by side along the last axis, where each has one result.
     """
@@ -146,35 +141,31 @@ def replaced_all(x: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
     return rebuild(x, values.get, lambda e: e)
 
 
-def best_height(w: Window, order: Sequence[Axis], target: Gpu) -> int:
-    """Results of a thread, which divide those of a column: those that are predicted to take least."""
+def sizes_of(w: Window, order: Sequence[Axis]) -> WindowSizes:
+    """What the time of a window depends on; results along the last axis have a thread each."""
+    along, across = w.along.extent.constant or 1, product([r.extent for r in w.across]).constant or 1
     extent = (w.down.extent.constant or 1) if w.down != order[-1] else 1
-    heights = [n for n in range(1, min(extent, TALLEST) + 1) if extent % n == 0 and w.loaded(n) <= MOST_LOADED]
-    count = product([a.extent for a in order]).constant
-    return min(heights, key=lambda n: _instructions(w, n, count, target), default=1)
-
-
-def _instructions(w: Window, tall: int, count: int | None, target: Gpu) -> float:
-    """Of one scheduler of the busiest multiprocessor."""
-    k, across = w.along.extent.constant or 1, product([r.extent for r in w.across]).constant or 1
-    each = across * (4 * w.loaded(tall) * len(w.columns) + 3 * k * len(w.fixed) + tall * k) + 4 * tall + 40
-    blocks = -(-(count or target.sms * BLOCK * 64) // (tall * BLOCK))
-    return each * -(-blocks // target.sms)
+    results = product([a.extent for a in order]).constant or MANY
+    return WindowSizes(results, extent, along, across, w.step, w.apart, len(w.columns), len(w.fixed))
 
 
 def _column(number: int) -> str:
     return f"column{number}"
 
 
-def _combined(w: Window, tall: int, here: Mapping[Axis, Index]) -> Iterator[Stmt]:
+def _combined(
+    w: Window, sizes: WindowSizes, tall: int, here: Mapping[Axis, Index], places: Mapping[str, Place]
+) -> Iterator[Stmt]:
     """The reductions of a thread's results: for each place across the window a column, and what it is combined with."""
     v, first = axis("v", tall), MONOIDS[w.reduce.combine].init(w.reduce.dtype)[0]
     yield loop(v, "unroll", Store(SUMS, Index.of(v), first))
-    p, k = axis("p", w.loaded(tall)), w.along
-    columns = [
-        Store(_column(n), Index.of(p), substitute_axes(_at(x, w, Index.of(p)), here)) for n, x in enumerate(w.columns)
-    ]
-    lets = [Let(f"%fixed{n}", substitute_axes(x, here)) for n, x in enumerate(w.fixed)]
+    p, k = axis("p", sizes.loaded(tall)), w.along
+
+    def read(x: Scalar) -> Scalar:
+        return substitute_axes(resolved(x, lambda _: None, places), here)
+
+    columns = [Store(_column(n), Index.of(p), read(_at(x, w, Index.of(p)))) for n, x in enumerate(w.columns)]
+    lets = [Let(f"%fixed{n}", read(x)) for n, x in enumerate(w.fixed)]
     names: dict[Scalar, Scalar] = {x: variable(f"%fixed{n}", x.dtype) for n, x in enumerate(w.fixed)}
     place = Index.of(v) * w.step + Index.of(k) * w.apart
     names |= {x: at(_column(n), place, x.dtype) for n, x in enumerate(w.columns)}
@@ -185,9 +176,8 @@ def _combined(w: Window, tall: int, here: Mapping[Axis, Index]) -> Iterator[Stmt
         loop(p, "unroll", *columns),
         loop(k, "unroll", *lets, loop(v, "unroll", Store(SUMS, Index.of(v), merged))),
     )
-    terms = product([r.extent for r in w.reduce.ranges]).constant or 0
     for r in reversed(w.across):
-        made = (loop(r, "unroll" if terms <= MOST_UNROLLED else "serial", *made),)
+        made = (loop(r, "unroll" if sizes.unrolled else "serial", *made),)
     yield from made
 
 
@@ -215,8 +205,8 @@ def _stored(
 
     def fill() -> None:
         for job in t.jobs:
-            value = resolved(job.nest.value, lambda load: made.get(load.source), places)
-            mine = substitute_axes(replaced(value, w.reduce, combined), digits)
+            value = resolved(replaced(job.nest.value, w.reduce, combined), lambda load: made.get(load.source), places)
+            mine = substitute_axes(value, digits)
             made[job.nest.name] = writer.value(mine)
             if job.nest.name in places:
                 place = places[job.nest.name]
