@@ -140,8 +140,8 @@ class Expressions(Scalars):
     def load(self, x: Load) -> str:
         """An element of a buffer, or its fill value where a guard fails.
 
-        A 16-bit float becomes a number behind its guards. A predicate is held until what it is for has ended: if that is
-        loads alone, which end at once, more of them than there are predicates are under way.
+        A 16-bit float becomes a number behind its guards. A predicate is held until what it is for has been issued: if
+        that is loads alone, which wait for nothing, more of them than there are predicates are under way.
         """
         bits = _half_bits(x.otherwise, x.dtype) if x.guards else None
         if bits is not None:
