@@ -38,6 +38,7 @@ from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.gpu.transpose import transposing_phase
+from onnxfuse.schedule.gpu.windows import window_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -224,6 +225,9 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
                 return Phased(phase, ())
+    sliding = window_phase(part, places, target)
+    if sliding is not None:
+        return Phased(sliding, ())
     unaligned: set[int] = set()
     for d in divisions(part, places, min(t.bytes for t in types.values()), target):
         made = row_phase(part, d, places, kept, target) if d.width not in unaligned else None
