@@ -50,6 +50,18 @@ def test_a_convolution_of_each_channel_by_itself_is_in_a_kernel(graph: Graph, fu
     assert [n.op for n in group.nodes] == [*(["Conv"] if fused else []), "Neg", "Relu"]
 
 
+@pytest.mark.parametrize(("before", "fused"), [(("Neg", "Relu"), True), (("Neg", "Sigmoid"), False)])
+def test_what_costs_little_is_computed_again_before_a_window(before: tuple[str, ...], fused: bool) -> None:
+    b = Build(17)
+    x = b.input("x", 1, 32, 28, 28)
+    for op in before:
+        x = b.node(op, x)
+    y = b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    made = plan(b.graph(b.node("Neg", y)), ROWS, GIVEN, legality=CUDA)
+    groups = [[n.op for n in g.nodes] for g in made.groups]
+    assert groups == ([[*before, "MaxPool", "Neg"]] if fused else [[*before], ["MaxPool", "Neg"]])
+
+
 def model() -> onnx.ModelProto:
     weights = numpy_helper.from_array(np.ones((96, 1, 7, 7), "float32"), "w")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 96, 56, 56]) for name in ("x", "y")]
