@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("result", type=Path, nargs="?")
     parser.add_argument("--prepare", action="store_true", help="make everything ready, without a device")
     parser.add_argument("--pack", type=Path, default=PACK, help="the file with all that was made ready")
-    parser.add_argument("--only", default="", help="prepare one kind: product, attention, or between")
+    parser.add_argument("--only", nargs="+", default=(), help="prepare kinds: product, attention, between")
     parser.add_argument("--threads", type=int, default=1, help="that compile")
     parser.add_argument("--until", type=float, default=60.0, help="seconds in all")
     parser.add_argument("--torch", type=float, default=25.0, help="seconds of these that are left to torch")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -75,8 +75,8 @@ def targets() -> tuple[Gpu, Gpu]:
     return gpus_of(("sm_90",), graph=True)[0], gpus_of(("sm_90",))[0]
 
 
-def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: str = "") -> tuple[int, list[str]]:
-    """All jobs, or those of one kind, in a file; images that are in the folder are not compiled again.
+def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: Collection[str] = ()) -> tuple[int, list[str]]:
+    """All jobs, or those of some kinds, in a file; images that are in the folder are not compiled again.
 
     Returns how many, and what went wrong.
     """
@@ -84,7 +84,7 @@ def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: str = ""
     problems: list[str] = []
     texts: dict[str, str] = {}
     target = targets()[0]
-    for kind in (k for k in kinds() if only in ("", k.what)):
+    for kind in (k for k in kinds() if not only or k.what in only):
         try:
             for job, text in _jobs(kind):
                 texts[job.image] = text

@@ -38,6 +38,7 @@ from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.gpu.transpose import transposing_phase
+from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -220,6 +221,9 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
         transposing = transposing_phase(part, places, target)
         if transposing is not None:
             return Phased(transposing, ())
+        turned = turned_phase(part, places, types, target)
+        if turned is not None:
+            return Phased(turned, ())
         for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
