@@ -1,6 +1,6 @@
 """Predicted and measured times of kernels on the GPU of this machine: products, attention, and what lies between.
 
-    python -m benchmarks.gpu.products --prepare [--only attention]
+    python -m benchmarks.gpu.products --prepare [--only '^attention']
     python -m benchmarks.gpu.products RESULT.json [--until SECONDS] [--torch SECONDS] [--dry]
 
 The first command needs no device: it schedules and compiles all kernels for an H100 (`jobs/cases.py`) into the file
@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("result", type=Path, nargs="?")
     parser.add_argument("--prepare", action="store_true", help="make everything ready, without a device")
     parser.add_argument("--pack", type=Path, default=PACK, help="the file with all that was made ready")
-    parser.add_argument("--only", nargs="+", default=(), help="prepare kinds: product, attention, between")
+    parser.add_argument("--only", default="", help="what kinds and labels match that are made ready")
     parser.add_argument("--threads", type=int, default=1, help="that compile")
     parser.add_argument("--until", type=float, default=60.0, help="seconds in all")
     parser.add_argument("--torch", type=float, default=25.0, help="seconds of these that are left to torch")

@@ -36,6 +36,16 @@ def nothing_before(graph: Graph, kinds: Mapping[int, Kind], target: Target) -> M
     return {}
 
 
+def nothing_wins(kind: Kind) -> bool:
+    """Whether a kernel has to be predicted faster: none has to."""
+    return False
+
+
+def convolves(kind: Kind) -> bool:
+    """Whether a node is a convolution, for which the runtime has a library's kernels."""
+    return kind.images == "convolution"
+
+
 def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> Mapping[int, int]:
     """Normalizations that are fused into the product after them, by position, with that product."""
     return own_products(graph, kinds, target).before
@@ -51,8 +61,9 @@ class Legality(Generic[T_co]):
     target stores values between kernels in a type. `refused` gives refusals of nodes without a kernel, or with a
     better one in the runtime, by position. `before` maps nodes that may only be in the group of the product after
     them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
-    meaning. `made_again`: movement with several readers is recomputed for each of them, and stored beside its input
-    for the runtime's nodes, since a kernel for it would cost more.
+    meaning. `wins` says of which nodes no kernel is built that is predicted to take longer than the runtime's.
+    `made_again`: movement with several readers is recomputed for each of them, and stored beside its input for the
+    runtime's nodes, since a kernel for it would cost more.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
@@ -64,6 +75,7 @@ class Legality(Generic[T_co]):
     refused: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, Decision]] = nothing_refused
     before: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, int]] = nothing_before
     prepared: Callable[[Graph], Graph] = as_it_is
+    wins: Callable[[Kind], bool] = nothing_wins
     made_again: bool = False
 
 
@@ -93,5 +105,6 @@ CUDA: Legality[Gpu] = Legality(
     refused=products_refused,
     before=normalized_before,
     prepared=prepared,
+    wins=convolves,
     made_again=True,
 )

@@ -14,7 +14,7 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.generated_products import of_few_rows, own_products
-from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.target import MOST_DEPTH, Gpu
 
 
@@ -25,7 +25,7 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     own |= {i for i, k in kinds.items() if k.name == WEIGHTS and of_few_rows(graph, k)}
     found = {}
     for i, kind in kinds.items():
-        if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
+        if (kind.name in (WEIGHTS, BATCHED) and i not in own) or (kind.images == "convolution" and kind.name != WINDOW):
             n = graph.nodes[i]
             code, said = "E-NO-KERNEL", "such products and convolutions are left to ONNX Runtime on GPUs"
             if i in selected.compared:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.compose import elements_read, substitute_axes
-from onnxfuse.ir.dtype import F64, DType
+from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
 from onnxfuse.ir.indexing import product, substitute
@@ -34,7 +34,7 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
-from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
@@ -139,9 +139,31 @@ class Expressions(Scalars):
             return f"rsqrt_({self.text(root.args[0])})"
         return Scalars.unary(self, x, value)
 
+    def load(self, x: Load) -> str:
+        """An element of a buffer, or its fill value where a guard fails.
+
+        A 16-bit float becomes a number behind its guards. A predicate is held until what it is for has been issued: if
+        that is loads alone, which wait for nothing, more of them than there are predicates are under way.
+        """
+        bits = _half_bits(x.otherwise, x.dtype) if x.guards else None
+        if bits is not None:
+            return f"to_float({condition(x.guards)} ? *({self.address(x)}) : {stored(x.dtype)}{{{bits}}})"
+        return self.guarded(x.guards, f"get({self.address(x)})", x)
+
     def address(self, x: Load) -> str:
         """The address of an element."""
         return f"{identifier(x.source)} + {index(x.index[0], 1)}"
+
+
+def _half_bits(x: Scalar | None, t: DType) -> int | None:
+    """A constant as a 16-bit float; None for other values and types, and where it is none."""
+    if not isinstance(x, Const) or t not in (F16, BF16):
+        return None
+    whole = int(np.float32(x.value).view(np.uint32))
+    if t == BF16:
+        return None if whole & 0xFFFF else whole >> 16
+    half = np.float16(x.value)
+    return int(half.view(np.uint16)) if np.float32(half).view(np.uint32) == whole else None
 
 
 Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and the guards under which it is read

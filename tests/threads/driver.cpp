@@ -3,7 +3,7 @@
 //
 // In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY (of
 // each device, with commas between them) and DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many
-// launches are forgotten; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
+// launches are forgotten; DRIVER_SLOW, part of the names of kernels that take 5 ms more, whether forgotten or not; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
 // A context is current to one thread. What is brought to a device lives in its primary context, and ends with that. Memory
 // that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing may be
 // allocated, waited for, loaded or launched elsewhere, by no thread that has not exchanged its mode; what was captured runs
@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -372,6 +373,8 @@ EXPORT int cuLaunchKernelEx(const Config* config, void* function, void** argumen
   }
   say("launch %s %u %u %u%s", k->name.c_str(), gx, bx, shared, l.dependent ? " dependent" : "");
   std::lock_guard<std::mutex> held(lock);
+  const char* slow = getenv("DRIVER_SLOW");
+  if (slow && strstr(k->name.c_str(), slow)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   static int lost = number("DRIVER_LOSES", 0), faults = number("DRIVER_FAULT", 0);
   if (faults && --faults == 0) return faulted = true, OK;  // whoever asks next is told
   if (lost-- > 0) return OK;

@@ -266,7 +266,7 @@ def _convolved(dtype: DType) -> Iterator[Kind]:
     for channels, side, taps, stride in (
         (96, 56, 7, 1), (192, 28, 7, 1), (384, 14, 7, 1), (768, 7, 7, 1),
         (32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (384, 14, 3, 1), (960, 7, 3, 1),
-        (128, 64, 3, 1), (256, 32, 3, 1), (640, 16, 3, 1),
+        (128, 64, 3, 1), (256, 32, 3, 1), (640, 16, 3, 1), (96, 112, 5, 2), (240, 28, 5, 1),
     ):  # fmt: skip
         b = Build(20)
         x = b.input("x", 1, channels, side, side, dtype=dtype)
@@ -275,11 +275,17 @@ def _convolved(dtype: DType) -> Iterator[Kind]:
         y = b.node("Conv", x, w, bias, group=channels, pads=pads, strides=[stride] * 2, kernel_shape=[taps] * 2)
         shape, label = (1, channels, side, side), f"{channels}x{side}x{side},{taps}x{taps},{stride}"
         yield _row("depthwise", label, dtype, b.graph(y), op="depthwise", shape=shape, taps=taps, stride=stride)
-    b = Build(20)
-    shape = (1, 64, 112, 112)
-    x = b.input("x", *shape, dtype=dtype)
-    y = b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    yield _row("maxpool", "64x112x112", dtype, b.graph(y), op="maxpool", shape=shape)
+    for batch, channels, side, taps, stride in (
+        (1, 64, 112, 3, 2), (1, 64, 112, 2, 2), (1, 128, 56, 3, 2), (1, 256, 20, 5, 1), (1, 512, 13, 5, 1),
+        (8, 64, 112, 3, 2),
+    ):  # fmt: skip
+        shape = (batch, channels, side, side)
+        pads, label = [(taps - 1) // 2] * 4, f"{'x'.join(map(str, shape))},{taps}x{taps},{stride}"
+        for name, op in (("maxpool", "MaxPool"), ("average pool", "AveragePool")):
+            b = Build(20)
+            x = b.input("x", *shape, dtype=dtype)
+            y = b.node(op, x, kernel_shape=[taps] * 2, strides=[stride] * 2, pads=pads)
+            yield _row(name, label, dtype, b.graph(y), op=name, shape=shape, taps=taps, stride=stride)
     for channels in (2048, 1280):
         b = Build(20)
         shape = (1, channels, 7, 7)

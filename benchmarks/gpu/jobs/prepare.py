@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -75,16 +76,16 @@ def targets() -> tuple[Gpu, Gpu]:
     return gpus_of(("sm_90",), graph=True)[0], gpus_of(("sm_90",))[0]
 
 
-def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: Collection[str] = ()) -> tuple[int, list[str]]:
-    """All jobs, or those of some kinds, in a file; images that are in the folder are not compiled again.
+def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: str = "") -> tuple[int, list[str]]:
+    """All jobs in a file; images that are in the folder are not compiled again. How many, and what went wrong.
 
-    Returns how many, and what went wrong.
+    `only`: a regular expression that kind and label match.
     """
     jobs: list[Job] = []
     problems: list[str] = []
     texts: dict[str, str] = {}
     target = targets()[0]
-    for kind in (k for k in kinds() if not only or k.what in only):
+    for kind in (k for k in kinds() if re.search(only, f"{k.what} {k.label}")):
         try:
             for job, text in _jobs(kind):
                 texts[job.image] = text

@@ -55,7 +55,15 @@ def full(wish: CheckRequest) -> Facts:
             while todo and len(live) < AT_ONCE and not wish.late:
                 path = todo.pop(0)
                 result = place / f"{title(path)}.json"
-                command = [sys.executable, "-m", "benchmarks.gpu.networks.times", path, result, place / "lock"]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.gpu.networks.times",
+                    path,
+                    result,
+                    place / "lock",
+                    *wish.ways,
+                ]
                 live[title(path)] = subprocess.Popen(command, stderr=result.with_suffix(".log").open("wb")), result
             for key, (process, result) in [*live.items()]:
                 if process.poll() is None and time.monotonic() > wish.until + LONGEST_S:

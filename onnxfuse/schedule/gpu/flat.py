@@ -58,9 +58,11 @@ class Elements:
 def elements_of(t: AlignedJobs, places: Mapping[str, Place]) -> Elements:
     """Jobs that run over the same axes."""
     last = t.jobs[-1]
-    order = tuple(order_of(t.shared, _offset(last, places)))
+    order = tuple(order_of(t.shared, offset_of(last, places)))
     pieces = pieces_of(last.nest.value, order[:-1]) if len(t.jobs) == 1 else ()
-    goals = [Goal(j.nest.name, _offset(j, places) if j.nest.name in places else ZERO, _flat(j, places)) for j in t.jobs]
+    goals = [
+        Goal(j.nest.name, offset_of(j, places) if j.nest.name in places else ZERO, _flat(j, places)) for j in t.jobs
+    ]
     if pieces:
         goals = [replace(goals[0], value=resolved(p.value, lambda _: None, places)) for p in pieces]
     apart = [Index.of(p.axis) for p in pieces]
@@ -126,7 +128,7 @@ def _own(load: Load, made: Mapping[str, Scalar]) -> Scalar | None:
     return made.get(load.source)
 
 
-def _offset(job: Job, places: Mapping[str, Place]) -> Index:
+def offset_of(job: Job, places: Mapping[str, Place]) -> Index:
     """Where a job stores its value; in the order of its own axes where it does not."""
     nest = job.nest
     place = places.get(nest.name)
