@@ -1,6 +1,6 @@
 """Predicted and measured times of kernels on the GPU of this machine: products, attention, and what lies between.
 
-    python -m benchmarks.gpu.products --prepare [--only attention]
+    python -m benchmarks.gpu.products --prepare [--only '^attention']
     python -m benchmarks.gpu.products RESULT.json [--until SECONDS] [--torch SECONDS] [--dry]
 
 The first command needs no device: it schedules and compiles all kernels for an H100 (`jobs/cases.py`) into the file

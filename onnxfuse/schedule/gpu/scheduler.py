@@ -38,6 +38,7 @@ from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.gpu.transpose import transposing_phase
+from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.gpu.windows import window_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
@@ -218,13 +219,9 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return Phased(phase, ())
         part = partition([Job(part.nest)], target)[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
-        transposing = transposing_phase(part, places, target)
-        if transposing is not None:
-            return Phased(transposing, ())
-        for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
-            phase = flat_phase(part, width, places, target)
-            if phase is not None and (width == 1 or aligned(phase, types)):
-                return Phased(phase, ())
+        elements = _of_elements(part, places, types, target)
+        if elements is not None:
+            return Phased(elements, ())
     sliding = window_phase(part, places, target)
     if sliding is not None:
         return Phased(sliding, ())
@@ -237,6 +234,20 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return made
         unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
+
+
+def _of_elements(
+    part: AlignedJobs, places: Mapping[str, Place], types: Mapping[str, DType], target: Gpu
+) -> Phase | None:
+    """A phase without reductions: turned in shared memory, or each thread at elements side by side."""
+    turned = transposing_phase(part, places, target) or turned_phase(part, places, types, target)
+    if turned is not None:
+        return turned
+    for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
+        phase = flat_phase(part, width, places, target)
+        if phase is not None and (width == 1 or aligned(phase, types)):
+            return phase
+    return None
 
 
 def _own_phase(
