@@ -190,8 +190,8 @@ def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float
 
 def _of_build(context: Context, b: Build, engines: int) -> ProfileSettings:
     """What measurements of the build have in common."""
-    own = {"libraries": [have(b.library).path] * engines, "provider": timed_in(context, b)}
-    return {**feed_settings(context, b), **own}
+    libraries = [have(b.library).path] * engines
+    return {**feed_settings(context, b), "libraries": libraries, "provider": timed_in(context, b)}
 
 
 def _rounded(x: float) -> float:

@@ -18,6 +18,8 @@ from onnxfuse.plan.storage_types import stores
 from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal
 from onnxfuse.target import Cpu, Gpu, Target, gpus_of, targets_of
 
+CHEAP = 4.0  # as Clip, Add and Relu are: less than the kernel that is saved
+
 T_co = TypeVar("T_co", bound=Target, covariant=True)
 
 
@@ -63,7 +65,8 @@ class Legality(Generic[T_co]):
     them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
     meaning. `wins` says of which nodes no kernel is built that is predicted to take longer than the runtime's.
     `made_again`: movement with several readers is recomputed for each of them, and stored beside its input for the
-    runtime's nodes, since a kernel for it would cost more.
+    runtime's nodes, since a kernel for it would cost more. `before_windows` is the most that an elementwise node before
+    a window may cost for each element (`cost`) to be in its group; it is computed again where windows overlap.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
@@ -77,6 +80,7 @@ class Legality(Generic[T_co]):
     prepared: Callable[[Graph], Graph] = as_it_is
     wins: Callable[[Kind], bool] = nothing_wins
     made_again: bool = False
+    before_windows: float = 0.0
 
 
 def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
@@ -107,4 +111,5 @@ CUDA: Legality[Gpu] = Legality(
     prepared=prepared,
     wins=convolves,
     made_again=True,
+    before_windows=CHEAP,
 )

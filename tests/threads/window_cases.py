@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
 from onnxfuse.ir.graph import Graph
 from tests.kernels.compiled import Array, Case, Sizes, draw
 from tests.rules.build import Build
@@ -90,6 +90,7 @@ CASES = (
     Case("depthwise_residual", residual((2, 3, 12, 12))),
     Case("pool_max", pooled("MaxPool", (2, 5, 28, 28), **HALVED)),
     Case("pool_max_special", pooled("MaxPool", (2, 5, 28, 28), F16, **HALVED), feeds=special),
+    Case("pool_max_brain", pooled("MaxPool", (1, 6, 20, 20), BF16, **HALVED)),
     Case("pool_max_wide", pooled("MaxPool", (1, 6, 20, 20), kernel_shape=[5, 5], pads=[2, 2, 2, 2])),
     Case("pool_max_up", pooled("MaxPool", (1, 3, 21, 16), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
     Case("pool_average", pooled("AveragePool", (1, 6, 24, 24), F16, kernel_shape=[3, 3], pads=[1, 1, 1, 1])),

@@ -181,8 +181,10 @@ def _loop(
 
 def _as_stored(x: Scalar, dtype: DType) -> Scalar:
     """A value without the widening of an element that is stored in its own type: its bits are copied."""
-    widened = isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 and x.args[0].dtype == dtype
-    return x.args[0] if widened and dtype in (F16, BF16) else x
+    if not isinstance(x, Apply) or x.fn != "cast" or x.dtype != F32:
+        return x
+    (stored,) = x.args
+    return stored if stored.dtype == dtype and dtype in (F16, BF16) else x
 
 
 def _plain(x: Scalar) -> bool:
