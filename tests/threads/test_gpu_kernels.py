@@ -21,11 +21,11 @@ from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import CORES_SINCE, gpus_of
+from tests.captured.machine_code import before_the_wait
 from tests.kernels.compiled import Array, Case, check, expected, fed, lowered_of, packed
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
 from tests.threads.emulator import run
-from tests.threads.machine_code import before_the_wait
 from tests.threads.scheduled import OTHERS, TABLES, TARGET, USUAL, library_of, name_of, scheduled
 from tests.threads.size_cases import pixels_given_twice
 

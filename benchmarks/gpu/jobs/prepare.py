@@ -10,7 +10,7 @@ import lzma
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,6 +40,7 @@ from tests.kernels.compiled import group_of_all
 NAME = "kernel"
 FIRST = 3  # tiles of the ranking that are measured whatever they are; of the others one of each geometry
 TILES = 4  # of an attention
+MORE_STAGES, DEEPER = (4, 8), 99  # of a product, and their place in the ranking, which has none of them
 EMPTY = 'extern "C" __global__ void __launch_bounds__(128) kernel_0() {\n}\n'
 
 
@@ -165,6 +166,17 @@ def _jobs(kind: Kind) -> Iterator[tuple[Job, str]]:
         predicted = {"tile": seconds_of(sizes, tile, target), "tile, stream": seconds_of(sizes, tile, stream)}
         details = {"of_stream": str(tile) == of_stream, "sizes": list(kind.sizes or ()), "tile": _numbers(tile)}
         yield _job(kind, kernel, str(tile), place, predicted, details)
+    for tile in _deeper(sizes, tiles_of(sizes, target)[0]) if _count(kind) > 1 else ():
+        with patch.object(products, "tiles_of", lambda s, t, tile=tile: (tile,)):
+            kernel = _kernel(kind, target)
+        details = {"sizes": list(kind.sizes or ()), "tile": _numbers(tile)}
+        yield _job(kind, kernel, str(tile), DEEPER, {"tile": seconds_of(sizes, tile, target)}, details)
+
+
+def _deeper(s: Sizes, tile: BlockTile) -> Iterator[BlockTile]:
+    """A tile with more stages than any has."""
+    steps = -(-s.depth // tile.splits // tile.depth)
+    yield from (replace(tile, stages=n) for n in MORE_STAGES if tile.stages > 1 and n - 1 <= steps)
 
 
 def _of_attention(kind: Kind, target: Gpu) -> Iterator[tuple[Job, str]]:

@@ -26,7 +26,9 @@ from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_togethe
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
-from onnxfuse.schedule.gpu.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.transpose import transposing_phase
+from onnxfuse.schedule.gpu.elements.turned import turned_phase
 from onnxfuse.schedule.gpu.library import with_library
 from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
@@ -37,8 +39,6 @@ from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_o
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
-from onnxfuse.schedule.gpu.transpose import transposing_phase
-from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.gpu.windows import window_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job

@@ -20,7 +20,7 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Reduce, Scalar, children, variable
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.builders import at, axis, loop
-from onnxfuse.schedule.gpu.flat import offset_of
+from onnxfuse.schedule.gpu.elements.flat import offset_of
 from onnxfuse.schedule.gpu.thread_mapping import ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs

@@ -21,7 +21,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.builders import axis, loop, wide
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned
-from onnxfuse.schedule.gpu.flat import Elements, elements_of
+from onnxfuse.schedule.gpu.elements.flat import Elements, elements_of
 from onnxfuse.schedule.gpu.tiles import ragged
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs

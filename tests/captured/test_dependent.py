@@ -19,6 +19,8 @@ from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS, Gpu
 from onnxfuse.target.gpu import PORTABLE
+from tests.captured.machine_code import before_the_wait
+from tests.captured.prepared import DRIVER
 from tests.captured.test_devices import with_launches
 from tests.kernels.cases import row
 from tests.kernels.compiled import Case, lowered_of
@@ -26,7 +28,6 @@ from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
 from tests.rules.build import Build
 from tests.threads.emulator import library_of
-from tests.threads.machine_code import before_the_wait
 
 HERE = Path(__file__).parent
 COUNT = 64
@@ -45,7 +46,7 @@ ONCE = ([2.0 * (i + 1) for i in range(COUNT)], [i + 1.0 for i in range(COUNT)]) 
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process with the driver, and these functions for it."""
     folder = tmp_path_factory.mktemp("dependent")
-    (folder / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
+    (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
     index = "const int i = blockIdx.x * 32 + threadIdx.x;"
     text = "".join(f"{HEAD.replace('NAME', name)} {index} {body} }}\n" for name, body in BODIES.items())
     kernels = library_of(f'#include "cuda.h"\n{text}', "dependent")

@@ -16,7 +16,7 @@ from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unfl
 from onnxfuse.ir.kernel import Phase, Stmt, Store, When
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.pieces import AxisPiece, pieces_of
+from onnxfuse.schedule.gpu.elements.pieces import AxisPiece, pieces_of
 from onnxfuse.schedule.gpu.thread_mapping import BLOCK, ThreadMapping, around, over_rows
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import AlignedJobs
