@@ -100,15 +100,9 @@ def seconds_needed(
     (3.0, 2.45)
     """
     if provider.bound:
-        taken = _DEVICE_START + 2 * made.seconds + sizes * (2 + 2 * FEWEST) * made.run_seconds / crowded
-        return taken * (2 if _apart(provider) else 1)
+        return _DEVICE_START + 2 * made.seconds + sizes * (2 + 2 * FEWEST) * made.run_seconds / crowded
     runs = 2 * original.run_seconds + FEWEST * (original.run_seconds + made.run_seconds)
     return _START + _PREPACKING * (original.seconds + made.seconds) + sizes * runs / crowded
-
-
-def _apart(provider: Provider) -> bool:
-    """Whether nodes are timed in a process of their own."""
-    return provider.bound and not provider.graph
 
 
 def measure_gain(
@@ -126,11 +120,12 @@ def measure_gain(
     time_limit: float | None = None,
     memory_limit: int | None = None,
     provider: Provider = CPU,
+    nodes: bool = True,
 ) -> GainResult:
     """Run both models in turns, at each of these sizes, for `seconds` in all, including the start of the process.
 
-    Both run in `provider`. Where that is a device's, nodes are timed while each launch is waited for, which models in
-    turns must not be, unless a run is one launch: then another process times nodes first.
+    Both run in `provider`. Where that is a device's, another process times `nodes` first, while each launch is waited
+    for, which models in turns must not be; without, no kernel is suspected.
 
     `kernels` maps each node of the build that runs in the library to the names of the original nodes and values that it
     replaces. Kernels that seem slower than those are also measured as function bodies, in turns with the build.
@@ -151,8 +146,11 @@ def measure_gain(
         "provider": asdict(provider),
     }
     ask = partial(persistent_child, _CHILD, stage="gain", time_limit=time_limit, memory_limit=memory_limit)
-    nodes = ask({**request, "do": "nodes"})["nodes"] if _apart(provider) else None
-    return gained_of(ask({**request, "do": "turns", "nodes": nodes}))
+    timed: list[Any] | None = None
+    if provider.bound:
+        apart = {**request, "do": "nodes", "provider": asdict(provider.ungraphed)}
+        timed = ask(apart)["nodes"] if nodes else [[], []]
+    return gained_of(ask({**request, "do": "turns", "nodes": timed}))
 
 
 def gained_of(d: Mapping[str, Any]) -> GainResult:

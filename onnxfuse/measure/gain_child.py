@@ -66,7 +66,7 @@ class Opened:
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Answer a request of `gain.py`."""
-    if request["do"] == "nodes" or Provider(**request["provider"]).graph:
+    if request["do"] == "nodes":
         os.environ[BLOCKING] = "1"  # read when the device is opened
     with work_folder() as folder:
         profiled = request.get("nodes") is None

@@ -228,6 +228,7 @@ class MeasureGain(Protocol):
         time_limit: float | None,
         memory_limit: int | None,
         provider: Provider,
+        nodes: bool,
     ) -> GainResult:
         """The ratio of times, and kernels that lose."""
 

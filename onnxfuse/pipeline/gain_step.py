@@ -187,6 +187,7 @@ def _found(
         time_limit=context.meter.left,
         memory_limit=size_of(options.memory_budget) if options.memory_budget else None,
         provider=timed_in(context, b),
+        nodes=seconds >= 2 * (_needed(context, b, len(sizes), crowded=CROWDED) or 0.0),
     )
     keep(cache, key, asdict(found))
     return found, False
@@ -199,22 +200,33 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     fit on an idle machine, the measurement tries two of them.
     """
     place = timed_in(context, b)
-    least = ON_DEVICE if place.bound else SECONDS
-    left = max(least, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
+    left = max(ON_DEVICE if place.bound else SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get(
+        "gain", 0.0
+    )
+    needed = _needed(context, b, sizes)
+    if needed is None:
+        return left
+    if context.options.gain:
+        return max(left, AMPLE * needed)
+    if (size := original_bytes(b)) > LARGE:
+        raise DeviceError(f"two models of {size / 1e9:.2g} GB take much memory", hint="--gain takes it")
+    least = have(_needed(context, b, sizes, crowded=CROWDED))
+    if least > left:
+        run = next(load.run_seconds for load in have(b.verdict).loads if load.way == ORIGINAL)
+        taken = f"a run took {run:.2g} s beside other work, too long for {left:.0f} s"
+        said = f"sessions on the GPU take about {least:.0f} s, more than {left:.0f} s" if place.bound else taken
+        raise DeviceError(said, hint="--gain takes the time")
+    return left
+
+
+def _needed(context: Context, b: Build, sizes: int, *, crowded: float = 1.0) -> float | None:
+    """The least seconds of a measurement; None where verification did not time both models."""
     loads = b.verdict.loads if b.verdict is not None else ()
     before = next((load for load in loads if load.way == ORIGINAL), None)
     after = next((load for load in loads if load.with_library), None)
     if before is None or after is None:
-        return left
-    if context.options.gain:
-        return max(left, AMPLE * seconds_needed(before, after, sizes, provider=place))
-    if (size := original_bytes(b)) > LARGE:
-        raise DeviceError(f"two models of {size / 1e9:.2g} GB take much memory", hint="--gain takes it")
-    if (needed := seconds_needed(before, after, sizes, crowded=CROWDED, provider=place)) > left:
-        taken = f"a run took {before.run_seconds:.2g} s beside other work, too long for {left:.0f} s"
-        said = f"sessions on the GPU take about {needed:.0f} s, more than {left:.0f} s" if place.bound else taken
-        raise DeviceError(said, hint="--gain takes the time")
-    return left
+        return None
+    return seconds_needed(before, after, sizes, crowded=crowded, provider=timed_in(context, b))
 
 
 def _kernels(b: Build) -> dict[str, tuple[str, ...]]:

@@ -79,8 +79,8 @@ def test_it_is_one_only_where_that_is_predicted_to_be_faster(tmp_path: Path, fac
     row = BACKENDS["cuda"]
     onnx.save(model(), tmp_path / "m.onnx")
 
-    def slower(*given: Any) -> Cost | None:
-        cost = row.kernel_cost(*given)
+    def slower(*given: Any, **named: Any) -> Cost | None:
+        cost = row.kernel_cost(*given, **named)
         return cost and replace(cost, phases=tuple(replace(p, seconds=factor * p.seconds) for p in cost.phases))
 
     calls = Calls(backends={**BACKENDS, "cuda": replace(row, kernel_cost=slower)})

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import BF16, F16, F32, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, I8, DType
 from onnxfuse.ir.graph import Graph
-from tests.kernels.compiled import Array, Case, Sizes, draw
-from tests.rules.build import Build
+from tests.kernels.compiled import Array, Case, Sizes
+from tests.rules.build import Build, draw
 
 
 def depthwise(
-    shape: Sequence[int],
+    shape: Sequence[int | str],
     taps: Sequence[int],
     dtype: DType = F32,
     behind: Sequence[str] = (),
@@ -24,7 +24,7 @@ def depthwise(
 ) -> Graph:
     """A convolution of each channel, with a bias, and operators behind it; `per` results of each channel."""
     b = Build(20)
-    channels = shape[1]
+    channels = int(shape[1])
     x = b.input("x", *shape, dtype=dtype)
     w, bias = b.input("w", per * channels, 1, *taps, dtype=dtype), b.input("b", per * channels, dtype=dtype)
     y = b.node("Conv", x, w, bias, group=channels, kernel_shape=list(taps), **how)
@@ -67,8 +67,9 @@ def special(graph: Graph, random: np.random.Generator, sizes: Sizes) -> dict[str
     return drawn
 
 
-SAME3, SAME7 = {"pads": [1, 1, 1, 1]}, {"pads": [3, 3, 3, 3]}
-HALVED = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+SAME3: dict[str, Any] = {"pads": [1, 1, 1, 1]}
+SAME7: dict[str, Any] = {"pads": [3, 3, 3, 3]}
+HALVED: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
 CASES = (
     Case("depthwise_7x7", depthwise((1, 6, 56, 56), (7, 7), **SAME7)),
     Case("depthwise_7x7_half", depthwise((2, 5, 28, 28), (7, 7), F16, **SAME7)),
@@ -90,6 +91,8 @@ CASES = (
     Case("depthwise_residual", residual((2, 3, 12, 12))),
     Case("pool_max", pooled("MaxPool", (2, 5, 28, 28), **HALVED)),
     Case("pool_max_special", pooled("MaxPool", (2, 5, 28, 28), F16, **HALVED), feeds=special),
+    Case("depthwise_batch", depthwise(("N", 5, 28, 28), (3, 3), **SAME3), ({"N": 1}, {"N": 3})),
+    Case("pool_max_integers", pooled("MaxPool", (1, 6, 20, 20), I8, **HALVED)),
     Case("pool_max_brain", pooled("MaxPool", (1, 6, 20, 20), BF16, **HALVED)),
     Case("pool_max_wide", pooled("MaxPool", (1, 6, 20, 20), kernel_shape=[5, 5], pads=[2, 2, 2, 2])),
     Case("pool_max_up", pooled("MaxPool", (1, 3, 21, 16), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),

@@ -33,7 +33,7 @@ SUMS = "sums"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """A reduction over windows along an axis `down`: an element is at `step` * down + `apart` * along.
 
     `along` is one of its ranges, `across` are the others. `columns` are the parts of its body that depend on both axes
@@ -72,7 +72,7 @@ def window_phase(t: AlignedJobs, places: Mapping[str, Place], target: Gpu) -> Ph
     return Phase((), ONE, registers, around(threads, row, body), launch=launch)
 
 
-def window_of(values: Sequence[Scalar], order: Sequence[Axis]) -> Window | None:
+def window_of(values: Sequence[Scalar], order: Sequence[Axis]) -> SlidingWindow | None:
     """The one reduction in values over the axes `order`, if it is over windows that slide along one of them.
 
     Threads are side by side along the last axis, where each has one result.
@@ -90,7 +90,7 @@ def window_of(values: Sequence[Scalar], order: Sequence[Axis]) -> Window | None:
     )
 
 
-def _window(reduce: Reduce, down: Axis, along: Axis) -> Window | None:
+def _window(reduce: Reduce, down: Axis, along: Axis) -> SlidingWindow | None:
     """A reduction with windows that overlap along these axes."""
     steps = set(_steps(reduce.body[0], down, along))
     if len(steps) != 1 or None in steps or down.extent.constant is None:
@@ -100,7 +100,7 @@ def _window(reduce: Reduce, down: Axis, along: Axis) -> Window | None:
     fixed = [x for x in _largest(reduce.body[0], lambda x: not _touches(x, down)) if any(loads(x))]
     across = tuple(r for r in reduce.ranges if r != along)
     left = replaced_all(reduce.body[0], {x: variable("%", x.dtype) for x in (*columns, *fixed)})
-    return None if _touches(left, down) else Window(reduce, down, along, across, step, apart, columns, tuple(fixed))
+    return None if _touches(left, down) else SlidingWindow(reduce, down, along, across, step, apart, columns, tuple(fixed))
 
 
 def _steps(x: Scalar, down: Axis, along: Axis) -> Iterator[tuple[int, int] | None]:
@@ -141,7 +141,7 @@ def replaced_all(x: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
     return rebuild(x, values.get, lambda e: e)
 
 
-def sizes_of(w: Window, order: Sequence[Axis]) -> WindowSizes:
+def sizes_of(w: SlidingWindow, order: Sequence[Axis]) -> WindowSizes:
     """What the time of a window depends on; results along the last axis have a thread each."""
     along, across = w.along.extent.constant or 1, product([r.extent for r in w.across]).constant or 1
     extent = (w.down.extent.constant or 1) if w.down != order[-1] else 1
@@ -154,7 +154,7 @@ def _column(number: int) -> str:
 
 
 def _combined(
-    w: Window, sizes: WindowSizes, tall: int, here: Mapping[Axis, Index], places: Mapping[str, Place]
+    w: SlidingWindow, sizes: WindowSizes, tall: int, here: Mapping[Axis, Index], places: Mapping[str, Place]
 ) -> Iterator[Stmt]:
     """The reductions of a thread's results: for each place across the window a column, and what it is combined with."""
     v, first = axis("v", tall), MONOIDS[w.reduce.combine].init(w.reduce.dtype)[0]
@@ -181,7 +181,7 @@ def _combined(
     yield from made
 
 
-def _at(x: Scalar, w: Window, place: Index) -> Scalar:
+def _at(x: Scalar, w: SlidingWindow, place: Index) -> Scalar:
     """A part of a body that slides, at a place in the column below the first result of a thread."""
 
     def moved(e: Index) -> Index:
@@ -195,7 +195,7 @@ def _at(x: Scalar, w: Window, place: Index) -> Scalar:
 
 
 def _stored(
-    t: AlignedJobs, w: Window, tall: int, here: Mapping[Axis, Index], places: Mapping[str, Place]
+    t: AlignedJobs, w: SlidingWindow, tall: int, here: Mapping[Axis, Index], places: Mapping[str, Place]
 ) -> tuple[Stmt, ...]:
     """What jobs make of each reduction, stored."""
     v = axis("v", tall)
