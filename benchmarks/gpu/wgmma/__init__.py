@@ -1,0 +1,1 @@
+"""What Hopper's wgmma does: see `__main__.py`."""
