@@ -15,11 +15,12 @@ from onnxfuse.cost.nodes import VIEW, Call, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.fragments import WARPGROUP
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
+from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync, WarpgroupMma
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
@@ -28,6 +29,7 @@ REACHED = 0.85  # share of a bandwidth that kernels reach
 PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
 OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as well
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
+OWN_WARPGROUPS = 0.5  # and of those of warpgroups
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
@@ -133,7 +135,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
-    if not any(isinstance(s, (CopyAsync, Mma)) for s in statements(phase.body)):
+    if not any(isinstance(s, (CopyAsync, Mma, WarpgroupMma)) for s in statements(phase.body)):
         waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
@@ -203,6 +205,8 @@ def _operations(
         plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
+        if isinstance(s, WarpgroupMma):
+            multiplied += times * 2 * s.core.m // WARPGROUP * s.core.n * s.depth * OWN_TENSOR / OWN_WARPGROUPS
         if isinstance(s, (Loop, ReduceLoop, When)):
             turns: float = _turns(s, symbols) if isinstance(s, Loop) else 1
             turns = _share(s) if isinstance(s, When) and pieces else turns

@@ -14,7 +14,19 @@ from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import (
+    Commit,
+    CopyAsync,
+    Launch,
+    LibraryProduct,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Wait,
+    WaitProducts,
+    WarpgroupMma,
+    WideAccess,
+)
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -242,7 +254,7 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma  # only in phases with a launch
+Threaded = Sync | CopyAsync | Commit | Wait | Mma | WarpgroupMma | WaitProducts  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 

@@ -28,7 +28,19 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import (
+    Commit,
+    CopyAsync,
+    Launch,
+    LibraryProduct,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Wait,
+    WaitProducts,
+    WarpgroupMma,
+    WideAccess,
+)
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -163,7 +175,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
-        case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+        case Sync() | CopyAsync() | Commit() | Wait() | Mma() | WarpgroupMma() | WaitProducts():
             yield _threaded(s)
         case _:
             assert_never(s)
@@ -173,7 +185,7 @@ def _threaded(s: Threaded) -> str:
     """A statement of cooperating threads."""
     match s:
         case Sync():
-            return f"sync {s.scope}"
+            return f"sync {s.scope}{' and matrix units' if s.units else ''}"
         case CopyAsync():
             return f"copy {s.count} of {s.source}[{s.at!r}] to {s.target}[{s.to!r}]"
         case Commit():
@@ -183,6 +195,15 @@ def _threaded(s: Threaded) -> str:
         case Mma():
             left, right = f"{s.left}[{s.left_at!r}]", f"{s.right}[{s.right_at!r}]"
             return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
+        case WarpgroupMma():
+            left, right = (
+                f"{b}[{e!r}] in pieces {pitch} apart"
+                for b, e, pitch in ((s.left, s.left_at, s.left_pitch), (s.right, s.right_at, s.right_pitch))
+            )
+            across = " transposed" if s.deep else ""
+            return f"begin {s.sums}[{s.sums_at!r}] += {left} @ {right}{across}, {s.depth} deep, by {s.core!r}"
+        case WaitProducts():
+            return f"wait until {s.pending} products into {s.sums} are pending"
         case _:
             assert_never(s)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.fragments import WARP, Core
+from onnxfuse.ir.fragments import WARP, Core, WarpgroupCore
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import Guard
 
@@ -42,9 +42,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A barrier with memory fence for all threads of a warp, a block or the grid."""
+    """A barrier with memory fence for all threads of a warp, a block or the grid.
+
+    With `units`, matrix units that read shared memory see what these threads have stored there, too.
+    """
 
     scope: Scope
+    units: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,43 @@ class Mma:
     left_at: Index
     right: str
     right_at: Index
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupMma:
+    """sums += left @ right by groups of four warps, over `depth` steps: begun here, and done at a `WaitProducts`.
+
+    Warp i of a group has rows 16 i to 16 i + 15 of 64, as a fragment in registers. Both sides are in shared memory, in
+    rows of pieces of eight elements: element (row, column) is column // 8 * pitch + row * 8 + column % 8 elements
+    behind the first one. Columns of the left side are the depth; those of the right side are columns of the product
+    or, if it is `deep`, the depth. All warps of a group begin at the same elements.
+    """
+
+    core: WarpgroupCore
+    depth: int
+    sums: str
+    sums_at: Index
+    left: str
+    left_at: Index
+    left_pitch: int
+    right: str
+    right_at: Index
+    right_pitch: int
+    deep: bool
+
+    def extent(self, *, right: bool) -> tuple[int, int]:
+        """Rows and columns of a side in shared memory."""
+        if not right:
+            return self.core.m, self.depth
+        return (self.core.n, self.depth) if self.deep else (self.depth, self.core.n)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProducts:
+    """Waits until at most the `pending` most recent products of the warp's group are under way."""
+
+    pending: int
+    sums: str
 
 
 @dataclass(frozen=True, slots=True)

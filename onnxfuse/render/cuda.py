@@ -33,7 +33,18 @@ from onnxfuse.ir.kernel import (
     statements,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import (
+    Commit,
+    CopyAsync,
+    Launch,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Wait,
+    WaitProducts,
+    WarpgroupMma,
+    WideAccess,
+)
 from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
@@ -320,6 +331,8 @@ class CudaPrinter(c_family.StatementPrinter):
         """A barrier, an asynchronous copy or a matrix product of a warp."""
         match s:
             case Sync():
+                if s.units:
+                    self.put("tell_units();")
                 self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
             case CopyAsync():
                 to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
@@ -331,6 +344,13 @@ class CudaPrinter(c_family.StatementPrinter):
             case Mma():
                 sides = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
+            case WarpgroupMma():
+                how = f"{s.core.n}, {s.depth}, {s.left_pitch}, {s.right_pitch}, {str(s.deep).lower()}"
+                places = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
+                given = ", ".join(f"{identifier(b)} + {index(e, 1)}" for b, e in places)
+                self.put(f"begin_products<{how}>({given});")
+            case WaitProducts():
+                self.put(f"wait_products<{s.pending}>({identifier(s.sums)});")
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
 

@@ -96,6 +96,13 @@ struct Copy {
   const void* from;
   size_t bytes;
 };
+struct Product {
+  float* sums;
+  uint64_t left, right;  // descriptors
+  int columns;
+  bool deep;
+  float (*number)(const void*);  // of an element of 16 bits
+};
 enum State { RUNNING, AT_BARRIER, IN_WARP, DONE };
 struct Thread {
   Place place;
@@ -104,6 +111,8 @@ struct Thread {
   uint64_t exchanged[2];
   unsigned turn, mask;  // of what it exchanges, and with whom
   std::vector<std::vector<Copy>> copies;  // groups, the last one of which is not committed yet
+  std::vector<std::vector<Product>> products;
+  bool tells;  // matrix units what it has stored, at the next barrier
 };
 struct Warp {
   float left[16][16], right[16][8];
@@ -113,6 +122,7 @@ struct Block {
   std::vector<Warp> warps;
   unsigned char* arena;
   Number number, grid;
+  bool told;  // all threads told matrix units what they had stored before the last barrier
   Thread* running;
   Place scheduler;
   const std::function<void()>* body;
@@ -172,6 +182,8 @@ inline void run_block(Block& b, char* stacks, std::mt19937& random) {
     t.state = RUNNING;
     t.turn = 0;
     t.copies.assign(1, {});
+    t.products.assign(1, {});
+    t.tells = false;
     begin(t.place, stacks + i * STACK, STACK - i % 16 * 64, entry);
   }
   std::vector<unsigned> lanes(32), warps(b.threads.size() / 32);
@@ -184,9 +196,10 @@ inline void run_block(Block& b, char* stacks, std::mt19937& random) {
     size_t done = 0, waiting = 0;
     for (const Thread& t : b.threads) done += t.state == DONE, waiting += t.state == AT_BARRIER;
     if (done == b.threads.size()) return;
-    if (waiting == b.threads.size())
-      for (Thread& t : b.threads) t.state = RUNNING;
-    else if (!any)
+    if (waiting == b.threads.size()) {
+      b.told = true;
+      for (Thread& t : b.threads) t.state = RUNNING, b.told = b.told && t.tells, t.tells = false;
+    } else if (!any)
       stuck(b);
   }
 }

@@ -52,3 +52,45 @@ inline void mma_m16n8k16(float* c, const T* a, const T* b) {
 }
 inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) { mma_m16n8k16(c, a, b); }
 inline void mma_m16n8k16_bfloat16(float* c, const bf16* a, const bf16* b) { mma_m16n8k16(c, a, b); }
+
+// wgmma: a product reads its sides and adds to its sums when it is waited for, and not before. Descriptors and sums are
+// read as the PTX manual describes them.
+inline void tell_units() { emulated::now->running->tells = true; }
+inline unsigned address_in_shared(const void* p) { return (unsigned)((const unsigned char*)p - emulated::now->arena); }
+inline void ready_registers() {}
+inline void commit_products() { emulated::now->running->products.emplace_back(); }
+
+// Without a swizzle: the byte of (line, step) is line / 8 * stride + line % 8 * 16 + step / 8 * leading + step % 8 * 2
+// where the depth is side by side, and else line / 8 * stride + line % 8 * 2 + step / 8 * leading + step % 8 * 16.
+inline const unsigned char* described_at(uint64_t form, int line, int step, bool deep) {
+  const auto field = [form](int from) { return (size_t)(form >> from & 0x3fff) << 4; };
+  const int side = deep ? step : line, across = deep ? line : step;
+  return emulated::now->arena + field(0) + line / 8 * field(32) + step / 8 * field(16) + across % 8 * 16 + side % 8 * 2;
+}
+
+// A thread has rows 16 w + l / 4 and 8 further of columns 8 j + 2 (l % 4) and the next, for warp w and lane l.
+inline void multiplied(const emulated::Product& p) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  for (int i = 0; i < p.columns / 2; i++) {
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; k++)
+      p.sums[i] += p.number(described_at(p.left, row, k, true)) * p.number(described_at(p.right, column, k, p.deep));
+  }
+}
+template <int PENDING, int COUNT>
+void wait_products(float (&)[COUNT]) {
+  auto& groups = emulated::now->running->products;
+  while (groups.size() > PENDING + 1) {
+    for (const emulated::Product& p : groups.front()) multiplied(p);
+    groups.erase(groups.begin());
+  }
+}
+template <class T, int N>
+struct Wgmma {
+  template <bool DEEP>
+  static void add(float* sums, uint64_t left, uint64_t right) {
+    if (!emulated::now->told) fprintf(stderr, "emulated: a matrix unit was not told what was stored\n"), abort();
+    const auto number = [](const void* at) { return to_float(*static_cast<const T*>(at)); };
+    emulated::now->running->products.back().push_back({sums, left, right, N, DEEP, number});
+  }
+};

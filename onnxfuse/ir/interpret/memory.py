@@ -127,6 +127,28 @@ class Memory:
         made[at] = ON_THE_WAY
         self._unread(at, task)
 
+    def stamps(self, offset: Array, where: Where) -> Array:
+        """The stamps of the last stores of elements."""
+        assert self.made is not None
+        return np.asarray(self.made.reshape(-1)[self._places(np.asarray(offset), where, "reads")])
+
+    def begin(self, offset: Array, where: Where, task: Array) -> None:
+        """Elements will be added to: nobody may read or store them meanwhile. Some may be waiting for that already."""
+        at, task = self._stored(offset, where, task)
+        assert self.made is not None
+        made = self.made.reshape(-1)
+        if self.checked and (made[at] == 0).any():
+            raise KernelFault(f"adds to {self._element(at[made[at] == 0])} before anything is stored there")
+        made[at] = ON_THE_WAY
+
+    def add(self, offset: Array, value: Array, where: Where, task: Array) -> None:
+        """What `begin` announced."""
+        at, value, by = self._stored(offset, where, np.asarray(value), self.threads.stamps(task))
+        assert self.made is not None
+        made, values = self.made.reshape(-1), self.values.reshape(-1)
+        values[at] += value.astype(values.dtype)
+        made[at] = by
+
     def _stored(self, offset: Array, where: Where, *others: Array) -> list[Array]:
         """Active elements as flat arrays: where they lie, and the other arrays likewise."""
         if self.made is None:

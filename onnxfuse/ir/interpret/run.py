@@ -33,12 +33,14 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait, WaitProducts, WarpgroupMma
 from onnxfuse.ir.tile import Tile
 
 MOST = 1 << 18  # maximum places that are interpreted together
 FEW = 3  # iterations of a loop in a sample run: enough to find races between neighbours
-IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma)
+IN_ORDER = (
+    RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma, WarpgroupMma, WaitProducts,
+)  # fmt: skip
 
 
 class Interpreter:
@@ -144,7 +146,7 @@ class Interpreter:
                 self.reductions.accumulate(s, p)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
-            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma() | WarpgroupMma() | WaitProducts():
                 self.cooperative.statement(s, p)
             case _:
                 assert_never(s)

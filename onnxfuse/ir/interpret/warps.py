@@ -6,16 +6,18 @@ from typing import assert_never
 
 import numpy as np
 
-from onnxfuse.ir.fragments import Core, Fragment, lane_of, register_of
+from onnxfuse.ir.fragments import PIECE, WARPGROUP, Core, Fragment, lane_of, register_of
 from onnxfuse.ir.index import Atom
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
 from onnxfuse.ir.interpret.memory import Memory
+from onnxfuse.ir.interpret.threads import THREADS as STAMPS
 from onnxfuse.ir.interpret.threads import Threads
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Threaded
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait, WaitProducts, WarpgroupMma
 
+_Product = tuple[WarpgroupMma, Iterations, list[tuple[str, Array, Array]], Array]  # with sides, their stamps, and sums
 _Copy = tuple[Memory, Array, Array, Where, Array]  # where to, what, and by whom
 
 
@@ -26,12 +28,15 @@ class Cooperative:
         self.threads = threads
         self.begun: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
+        self.products: list[_Product] = []
+        self.told = 0  # the time before which matrix units see what was stored
 
     def statement(self, s: Threaded, p: Iterations) -> None:
         """A cooperative statement, which is in no vectorized loop."""
         match s:
             case Sync():
                 self.threads.sync(s.scope, p.alive)
+                self.told = self.threads.clock.time if s.units else self.told
             case CopyAsync():
                 self.copy(s, p)
             case Commit():
@@ -41,6 +46,10 @@ class Cooperative:
                 self.wait(s.pending)
             case Mma():
                 self.multiply(s, p)
+            case WarpgroupMma():
+                self.begin(s, p)
+            case WaitProducts():
+                self.finish(s.pending)
             case _:
                 assert_never(s)
 
@@ -62,9 +71,11 @@ class Cooperative:
         self.groups = self.groups[max(done, 0) :]
 
     def end(self) -> None:
-        """End the phase. Raises KernelFault for copies in flight."""
+        """End the phase. Raises KernelFault for copies in flight, and products under way."""
         if self.begun or self.groups:
             raise KernelFault("a copy is never waited for")
+        if self.products:
+            raise KernelFault("a product of a warpgroup is never waited for")
 
     def multiply(self, s: Mma, p: Iterations) -> None:
         """Assemble matrices from fragments, multiply, and distribute the sums."""
@@ -91,6 +102,50 @@ class Cooperative:
         if not np.array_equal(made[:, row, column], values, equal_nan=True):
             raise KernelFault(f"lanes hold different values of one element in {name}")
         return made
+
+    def begin(self, s: WarpgroupMma, p: Iterations) -> None:
+        """Begin a product: both sides have to be there, and stay, until it is waited for."""
+        count = s.core.lanes
+        running = self.threads.converged("warp", p.alive, "a product of a warpgroup").reshape(-1, count)
+        if (running.any(1) != running.all(1)).any():
+            raise KernelFault("a product of a warpgroup in a branch that not all of its warps take")
+        sides = []
+        for name, at, pitch, right in (
+            (s.left, s.left_at, s.left_pitch, False), (s.right, s.right_at, s.right_pitch, True)
+        ):  # fmt: skip
+            first = np.broadcast_to(np.asarray(p.index(at)), p.shape).reshape(-1, count)
+            if (first != first[:, :1]).any():
+                raise KernelFault(f"warps of a group multiply different parts of {name}")
+            row, column = np.indices(s.extent(right=right)).reshape(2, -1, count)
+            place = np.tile(column // PIECE * pitch + row * PIECE + column % PIECE, len(first)) + first.reshape(-1)
+            stamps = p.memory[name].stamps(place, p.alive)
+            if (stamps >= self.told * STAMPS).any():
+                raise KernelFault(f"a matrix unit reads {name}, and no barrier has told it what was stored there")
+            sides.append((name, place, stamps))
+        sums = p.index(s.sums_at) + np.arange(s.core.sums.registers)[:, None]
+        p.memory[s.sums].begin(np.broadcast_to(sums, (len(sums), self.threads.count)), p.alive, p.tasks)
+        self.products.append((s, p, sides, sums))
+
+    def finish(self, pending: int) -> None:
+        """Complete all products but the last `pending` ones, which read now what they multiply."""
+        done = max(len(self.products) - pending, 0)
+        for s, p, sides, at in self.products[:done]:
+            parts = []
+            for right, (name, place, stamps) in enumerate(sides):
+                if not np.array_equal(p.memory[name].stamps(place, p.alive), stamps):
+                    raise KernelFault(f"{name} is overwritten while a product reads it")
+                got, _ = p.memory[name].read(place, p.alive, p.tasks)
+                groups = np.moveaxis(got.reshape(len(got), -1, s.core.lanes), 1, 0)
+                parts.append(_wide(groups.reshape(-1, *s.extent(right=right > 0))))
+            left, right_ = parts
+            made = left @ (np.swapaxes(right_, 1, 2) if s.deep else right_)
+            row, column = elements(s.core.sums)
+            warps = made.reshape(-1, s.core.m // WARPGROUP, s.core.n)[:, row, column]  # warps, lanes, registers
+            added = np.moveaxis(warps, -1, 0).reshape(s.core.sums.registers, -1)
+            p.memory[s.sums].add(np.broadcast_to(at, added.shape), added, p.alive, p.tasks)
+        self.products = self.products[done:]
+        for s, p, _, at in self.products:
+            p.memory[s.sums].begin(np.broadcast_to(at, (len(at), self.threads.count)), p.alive, p.tasks)
 
 
 def _wide(x: Array) -> Array:

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from onnxfuse.ir.compose import elements_read
+from onnxfuse.ir.fragments import PIECE, WARPGROUP
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.interpret import bound, prepared
@@ -46,6 +47,8 @@ from onnxfuse.ir.launch import (
     Mma,
     Sync,
     Wait,
+    WaitProducts,
+    WarpgroupMma,
 )
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard
@@ -168,6 +171,8 @@ class _Levels:
             if isinstance(s, Mma):
                 self.found += misfits(s.core)
                 self.found += self.fragments(s)
+            if isinstance(s, WarpgroupMma):
+                self.found += self.warpgroup(s)
 
     def fragments(self, s: Mma) -> Iterator[str]:
         """Check that fragments are in fragment buffers of their types."""
@@ -177,6 +182,21 @@ class _Levels:
             if self.spaces.get(name) != "fragment" or self.types[name] != f.dtype:
                 found = f"{self.types[name]} in the space {self.spaces.get(name)!r}"
                 yield f"operand {name} of {s.core!r} is {found}, expected {f.dtype} in the space 'fragment'"
+
+    def warpgroup(self, s: WarpgroupMma) -> Iterator[str]:
+        """Check that both sides are where a warpgroup reads them, in whole pieces, and that there are whole groups."""
+        if (self.launch.block.constant or 0) % s.core.lanes or self.launch.lanes * WARPGROUP != s.core.lanes:
+            yield f"{s.core!r} is of {s.core.lanes} threads, of a block of {self.launch.block!r}"
+        if s.depth < 1 or s.depth % s.core.k:
+            yield f"{s.core!r} multiplies {s.depth} steps, expected a multiple of {s.core.k}"
+        for name, at, pitch in ((s.left, s.left_at, s.left_pitch), (s.right, s.right_at, s.right_pitch)):
+            if self.spaces.get(name) != "shared" or self.types[name] != s.core.dtype:
+                found = f"{self.types[name]} in the space {self.spaces.get(name)!r}"
+                yield f"operand {name} of {s.core!r} is {found}, expected {s.core.dtype} in the space 'shared'"
+            if pitch % PIECE or not _divides(PIECE, at):
+                yield f"operand {name} of {s.core!r}, at {at!r} in pieces {pitch} apart, is not aligned"
+        if self.spaces.get(s.sums) != "fragment" or self.types[s.sums] != s.core.sums.dtype:
+            yield f"sums {s.sums} of {s.core!r} are not {s.core.sums.dtype} in the space 'fragment'"
 
     # Levels -----------------------------------------------------------------------------------------------------------
 
@@ -215,6 +235,8 @@ class _Levels:
                 self.whole("a barrier", s.scope, level)
             case Mma():
                 self.whole("a product of fragments", "warp", level)
+            case WarpgroupMma() | WaitProducts():
+                self.whole("a product of a warpgroup", "warp", level)
             case Commit() | Wait():
                 self.whole("a group of copies", "block", level)
             case _:

@@ -28,7 +28,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait, WaitProducts, WarpgroupMma
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Ahead, Coding, Packed, Panel, Pointers, Quantized, Tile
 
@@ -252,8 +252,10 @@ def _read(s: Stmt) -> Iterator[str]:
             yield from (s.left.buffer, s.right.buffer)
         case HorizontalReduce() | CopyAsync():
             yield s.source
-        case Mma():
+        case Mma() | WarpgroupMma():
             yield from (s.left, s.right, s.sums)
+        case WaitProducts():
+            yield s.sums
         case Bind() | Loop() | ReduceLoop() | When() | Prefetch() | Sync() | Commit() | Wait():
             pass
         case _:
@@ -271,7 +273,7 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return (s.out,)
         case HorizontalReduce() | CopyAsync():
             return (s.target,)
-        case Mma():
+        case Mma() | WarpgroupMma() | WaitProducts():
             return (s.sums,)
         case ReduceLoop():
             return (s.part[0],) if s.part is not None else ()

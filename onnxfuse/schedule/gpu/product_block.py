@@ -67,13 +67,12 @@ class ProductBlock(ABC):
     @property
     def left_pitch(self) -> int:
         """From one row of the left side to the next."""
-        return self.p.tile.depth + self.p.tile.padding
+        return self.p.tile.left_pitch
 
     @property
     def right_pitch(self) -> int:
         """From one row, or column, of the right side to the next."""
-        t = self.p.tile
-        return (t.depth if self.deep else t.columns) + t.padding
+        return self.p.tile.right_pitch(deep=self.deep)
 
     @property
     def grid(self) -> tuple[Axis, Axis, Axis]:
@@ -157,12 +156,12 @@ class ProductBlock(ABC):
         sides = (
             ("l", p.left, Matrix(
                 LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.dtype, t.depth, first,
-                stage * t.left, any_rows=True)),
+                stage * t.left, any_rows=True, pieces=t.grouped)),
             ("r", p.right, Matrix(
                 RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.dtype, t.depth, first,
-                stage * t.right(deep=True), any_rows=True) if self.deep else Matrix(
+                stage * t.right(deep=True), any_rows=True, pieces=t.grouped) if self.deep else Matrix(
                 RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.dtype, t.columns, self.first_column,
-                stage * t.right(deep=False), any_columns=True)),
+                stage * t.right(deep=False), any_columns=True, pieces=t.grouped)),
         )  # fmt: skip
         for side, x, m in sides:
             found = copied(f"{side}{name}", m, x, self.places) if ahead else None
