@@ -134,10 +134,11 @@ inline const char* failed(const char* what, Result wrong) {
 inline bool is_tegra(int capability) { return capability == 72 || capability == 87 || capability == 110; }
 
 // Whether code for a capability runs on a device: machine code on those of its major version that are no older, PTX on all
-// that are no older.
-inline bool suits(int device, int code, bool portable) {
+// that are no older, code with matrix instructions of its own (sm_90a) on no other.
+inline bool suits(int device, int code, Reach reach) {
   const int here = machine().capabilities[device];
-  if (here <= code || portable) return here >= code;
+  if (here <= code || reach == kLater) return here >= code;
+  if (reach == kAlone) return false;
   return here / 10 == code / 10 && !is_tegra(here) && !is_tegra(code);
 }
 
