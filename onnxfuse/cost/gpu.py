@@ -20,7 +20,7 @@ from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync, WarpgroupMma
+from onnxfuse.ir.launch import Activation, CopyAsync, CopyBox, LibraryProduct, Mma, Sync, WarpgroupMma
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
@@ -135,7 +135,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
-    if not any(isinstance(s, (CopyAsync, Mma, WarpgroupMma)) for s in statements(phase.body)):
+    if not any(isinstance(s, (CopyAsync, CopyBox, Mma, WarpgroupMma)) for s in statements(phase.body)):
         waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
@@ -246,4 +246,5 @@ def _values(s: Stmt) -> tuple[Scalar, ...]:
 
 def _buffers(s: Stmt) -> set[str]:
     found = {load.source for v in _values(s) for load in loads(v)}
-    return found | ({s.buffer} if isinstance(s, Store) else {s.source} if isinstance(s, CopyAsync) else set())
+    found |= {s.source} if isinstance(s, (CopyAsync, CopyBox)) else set()
+    return found | ({s.buffer} if isinstance(s, Store) else set())

@@ -14,8 +14,7 @@ from functools import lru_cache
 
 from onnxfuse.cost.gpu import PER_BYTE, REACHED, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.fragments import PIECE as UNIT_PIECE
-from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core, WarpgroupCore, warpgroup_core
+from onnxfuse.ir.fragments import LINE, TENSOR_CORES, WARP, Core, WarpgroupCore, warpgroup_core
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.target import COPIES_SINCE, CORES_SINCE, Gpu, block_shared
 
@@ -27,9 +26,8 @@ STEPS = (16, 32, 64)  # of the depth, that are in shared memory at a time
 STAGES = (1, 2, 3)
 SPLITS = (1, 2, 4, 8)
 FEWEST_STEPS = 4  # of a split
-WARPGROUP_STEPS = (32, 64, 96, 128)  # and the same of what warpgroups multiply
 WARPGROUP_STAGES = (1, 2, 3, 4)
-WARPGROUP_COLUMNS = (64, 96, 128, 192, 256)  # of an instruction
+WARPGROUP_COLUMNS = (64, 128, 192, 256)  # of an instruction
 FEWEST_PENDING = 3  # stages, from which on products of two steps are under way
 WARPGROUP_SUMS, WARPGROUP_OTHERS = 128, 76  # registers of a thread
 USUAL = 128  # rows or batches that are counted where their number is not known
@@ -128,18 +126,18 @@ class BlockTile:
     @property
     def left_pitch(self) -> int:
         """Elements from one row of the left side, or from one piece of all rows, to the next."""
-        return self.rows * UNIT_PIECE + self.padding if self.grouped else self.depth + self.padding
+        return self.rows * LINE if self.grouped else self.depth + self.padding
 
     def right_pitch(self, *, deep: bool) -> int:
         """Elements from one row of the right side, or column where it is `deep`, or piece of all, to the next."""
         if self.grouped:
-            return (self.columns if deep else self.depth) * UNIT_PIECE + self.padding
+            return (self.columns if deep else self.depth) * LINE
         return (self.depth if deep else self.columns) + self.padding
 
     @property
     def left(self) -> int:
         """Elements of a stage of the left side."""
-        return (self.depth // UNIT_PIECE if self.grouped else self.rows) * self.left_pitch
+        return (self.depth // LINE if self.grouped else self.rows) * self.left_pitch
 
     def made_pitch(self, *, transposed: bool = False) -> int:
         """From one row of sums to the next, in shared memory; `transposed`: they are read down the columns.
@@ -152,7 +150,7 @@ class BlockTile:
         """Elements of a stage of the right side."""
         deep = deep and self.core is not None
         along, across = (self.depth, self.columns) if deep else (self.columns, self.depth)
-        return (along // UNIT_PIECE if self.grouped else across) * self.right_pitch(deep=deep)
+        return (along // LINE if self.grouped else across) * self.right_pitch(deep=deep)
 
     def bytes(self, s: Sizes) -> int:
         """Of shared memory: both sides, what is made of them, and numbers of rows."""
@@ -205,16 +203,15 @@ def _splits(s: Sizes) -> list[int]:
 
 
 def _warpgroup_tiles(s: Sizes) -> Iterator[BlockTile]:
-    """Those that warpgroups multiply: of whole steps of the depth, and of columns that are whole pieces."""
-    if s.dtype not in {c.left.dtype for c in TENSOR_CORES} or s.columns % UNIT_PIECE:
+    """Those that warpgroups multiply, if rows are copied in pieces of 16 bytes: steps of a line of the depth."""
+    if s.dtype not in {c.left.dtype for c in TENSOR_CORES} or s.columns % 8 or s.depth % 8:
         return
     for high, wide in ((1, 1), (2, 1), (1, 2), (2, 2)):
         for columns in WARPGROUP_COLUMNS:
             core = warpgroup_core(s.dtype, columns)
-            for step in (n for n in WARPGROUP_STEPS if s.depth % n == 0):
-                for stages in WARPGROUP_STAGES:
-                    for split in (n for n in _splits(s) if s.depth % (n * step) == 0):
-                        yield BlockTile(high * core.m, wide * columns, step, high, wide, stages, split, s.dtype, core)
+            for stages in WARPGROUP_STAGES:
+                for split in _splits(s):
+                    yield BlockTile(high * core.m, wide * columns, LINE, high, wide, stages, split, s.dtype, core)
 
 
 def _fits(t: BlockTile, s: Sizes, shared: int) -> bool:

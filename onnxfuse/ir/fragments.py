@@ -14,7 +14,7 @@ from onnxfuse.ir.indexing import substitute
 
 WARP = 32  # lanes of a GPU's warp
 WARPGROUP = 4  # warps that multiply together
-PIECE = 8  # elements of 16 bits side by side in shared memory, as a matrix unit reads them
+LINE = 64  # elements of 16 bits, 128 bytes, side by side in shared memory, as warpgroups read them
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,17 @@ from typing import Literal, TypeAlias
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
 from onnxfuse.ir.launch import (
+    BeginArrivals,
     Commit,
     CopyAsync,
+    CopyBox,
     Launch,
     LibraryProduct,
     MatrixLoad,
     Mma,
     Sync,
     Wait,
+    WaitArrival,
     WaitProducts,
     WarpgroupMma,
     WideAccess,
@@ -62,7 +65,8 @@ class Param:
 class Buffer:
     """Temporary memory: `global` is shared by all tasks of a run, `local` is private to one task or thread.
 
-    `shared` belongs to a block of threads, at byte `at` of the block's shared memory.
+    `shared` belongs to a block of threads, at byte `at` of the block's shared memory. Where it is `swizzled`, pieces of
+    16 bytes trade places within lines of 128, as wgmma and the copy engine have them; only stores and these know of it.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Buffer:
     size: Index  # elements
     space: Space
     at: int | None = None
+    swizzled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +259,9 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma | WarpgroupMma | WaitProducts  # only in phases with a launch
+Threaded = (  # only in phases with a launch
+    Sync | CopyAsync | Commit | Wait | Mma | WarpgroupMma | WaitProducts | BeginArrivals | CopyBox | WaitArrival
+)
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 

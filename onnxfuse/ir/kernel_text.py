@@ -29,14 +29,18 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.launch import (
+    Asynchronous,
+    BeginArrivals,
     Commit,
     CopyAsync,
+    CopyBox,
     Launch,
     LibraryProduct,
     MatrixLoad,
     Mma,
     Sync,
     Wait,
+    WaitArrival,
     WaitProducts,
     WarpgroupMma,
     WideAccess,
@@ -175,7 +179,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
-        case Sync() | CopyAsync() | Commit() | Wait() | Mma() | WarpgroupMma() | WaitProducts():
+        case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
             yield _threaded(s)
         case _:
             assert_never(s)
@@ -197,11 +201,19 @@ def _threaded(s: Threaded) -> str:
             return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
         case WarpgroupMma():
             left, right = (
-                f"{b}[{e!r}] in pieces {pitch} apart"
+                f"{b}[{e!r}] in lines {pitch} apart"
                 for b, e, pitch in ((s.left, s.left_at, s.left_pitch), (s.right, s.right_at, s.right_pitch))
             )
             across = " transposed" if s.deep else ""
             return f"begin {s.sums}[{s.sums_at!r}] += {left} @ {right}{across}, {s.depth} deep, by {s.core!r}"
+        case BeginArrivals():
+            return f"begin {s.count} arrivals of {s.boxes} boxes in {s.arrivals}"
+        case CopyBox():
+            matrix = f"{s.source} as {s.all_rows!r} x {s.all_columns}, pitch {s.pitch}"
+            box = f"{s.rows} rows from ({s.row!r}, {s.column!r}) of {matrix}"
+            return f"copy {box} to {s.target}[{s.to!r}], {s.arrivals}[{s.arrival!r}]"
+        case WaitArrival():
+            return f"wait for {s.arrivals}[{s.arrival!r}], turn {s.turn!r}"
         case WaitProducts():
             return f"wait until {s.pending} products into {s.sums} are pending"
         case _:

@@ -20,6 +20,8 @@ Activation = Literal["", "relu", "gelu"]  # of epilogues; GELU by tanh
 MOST_THREADS = 1024  # per block
 MOST_SHARED = 227 << 10  # bytes of shared memory per block, with opt-in
 MOST_BLOCKS = 2**31 - 1
+SWIZZLED = 1024  # bytes: alignment of swizzled buffers
+MOST_BOX = 256  # rows that the copy engine copies at once
 ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size of the widest access
 
 
@@ -119,14 +121,20 @@ class Mma:
     right_at: Index
 
 
+class Asynchronous:
+    """What units of a multiprocessor do beside its threads, and waits for that."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class WarpgroupMma:
+class WarpgroupMma(Asynchronous):
     """sums += left @ right by groups of four warps, over `depth` steps: begun here, and done at a `WaitProducts`.
 
-    Warp i of a group has rows 16 i to 16 i + 15 of 64, as a fragment in registers. Both sides are in shared memory, in
-    rows of pieces of eight elements: element (row, column) is column // 8 * pitch + row * 8 + column % 8 elements
-    behind the first one. Columns of the left side are the depth; those of the right side are columns of the product
-    or, if it is `deep`, the depth. All warps of a group begin at the same elements.
+    Warp i of a group has rows 16 i to 16 i + 15 of 64, as a fragment in registers. Both sides are in swizzled buffers,
+    in lines of 64 elements: element (row, column) is column // 64 * pitch + row * 64 + column % 64 elements behind the
+    first one. Columns of the left side are the depth; those of the right side are columns of the product or, if it is
+    `deep`, the depth. All warps of a group begin at the same elements.
     """
 
     core: WarpgroupCore
@@ -149,11 +157,50 @@ class WarpgroupMma:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitProducts:
+class WaitProducts(Asynchronous):
     """Waits until at most the `pending` most recent products of the warp's group are under way."""
 
     pending: int
     sums: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginArrivals(Asynchronous):
+    """One thread makes `count` arrivals in a buffer of shared memory ready, each of `boxes` boxes at a time."""
+
+    arrivals: str
+    count: int
+    boxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBox(Asynchronous):
+    """One thread begins to copy `rows` x 64 elements of a matrix to lines of a swizzled buffer, by the copy engine.
+
+    The matrix is at the begin of `source`, `all_rows` x `all_columns` with `pitch` elements from a row to the next. The
+    box begins at (row, column) of it, and has zeros for what lies outside. Its end is one of an arrival's.
+    """
+
+    target: str
+    to: Index
+    source: str
+    all_rows: Index
+    all_columns: int
+    pitch: int
+    row: Index
+    column: Index
+    rows: int
+    arrivals: str
+    arrival: Index
+
+
+@dataclass(frozen=True, slots=True)
+class WaitArrival(Asynchronous):
+    """Waits until all boxes of an arrival are there, for the `turn`-th time (from 0 on)."""
+
+    arrivals: str
+    arrival: Index
+    turn: Index
 
 
 @dataclass(frozen=True, slots=True)

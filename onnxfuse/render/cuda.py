@@ -294,13 +294,18 @@ class CudaPrinter(c_family.StatementPrinter):
             self.put("}")
         for (buffer, offset), whole in kept.items():
             first = substitute(offset, {s.axis: Index.of(0)})
-            self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
+            self.put(f"store_wide({self.place(buffer, first)}, {whole});")
         self.depth -= 1
         self.put("}")
 
+    def place(self, buffer: str, offset: Index) -> str:
+        """The address of an element that is stored."""
+        swizzled = any(b.swizzled for b in self.phase.locals if b.name == buffer)
+        return f"{identifier(buffer)} + {f'swizzled({index(offset)})' if swizzled else index(offset, 1)}"
+
     def store(self, s: Store) -> None:
         """Store one element."""
-        self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
+        self.element(self.place(s.buffer, s.offset), s)
 
     def element(self, to: str, s: Store) -> None:
         """Store one element at an address."""
@@ -335,8 +340,8 @@ class CudaPrinter(c_family.StatementPrinter):
                     self.put("tell_units();")
                 self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
             case CopyAsync():
-                to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
-                self.put(f"copy_async<{s.count}>({to}, {source});")
+                source = f"{identifier(s.source)} + {index(s.at, 1)}"
+                self.put(f"copy_async<{s.count}>({self.place(s.target, s.to)}, {source});")
             case Commit():
                 self.put("commit_copies();")
             case Wait():

@@ -60,12 +60,15 @@ inline unsigned address_in_shared(const void* p) { return (unsigned)((const unsi
 inline void ready_registers() {}
 inline void commit_products() { emulated::now->running->products.emplace_back(); }
 
-// Without a swizzle: the byte of (line, step) is line / 8 * stride + line % 8 * 16 + step / 8 * leading + step % 8 * 2
-// where the depth is side by side, and else line / 8 * stride + line % 8 * 2 + step / 8 * leading + step % 8 * 16.
+// Swizzled within 128 bytes: byte (line, step) is line / 8 * stride + line % 8 * 128 + step * 2 where the depth lies side
+// by side, and else line / 64 * leading + line % 64 * 2 + step / 8 * stride + step % 8 * 128; of its address in shared
+// memory, bits 4 to 6 are then changed by bits 7 to 9.
 inline const unsigned char* described_at(uint64_t form, int line, int step, bool deep) {
   const auto field = [form](int from) { return (size_t)(form >> from & 0x3fff) << 4; };
-  const int side = deep ? step : line, across = deep ? line : step;
-  return emulated::now->arena + field(0) + line / 8 * field(32) + step / 8 * field(16) + across % 8 * 16 + side % 8 * 2;
+  if (form >> 62 != 1) fprintf(stderr, "emulated: a matrix is not swizzled within 128 bytes\n"), abort();
+  const size_t at = field(0) + (deep ? line / 8 * field(32) + line % 8 * 128 + step * 2
+                                     : line / 64 * field(16) + line % 64 * 2 + step / 8 * field(32) + step % 8 * 128);
+  return emulated::now->arena + (at ^ (at >> 7 & 7) << 4);
 }
 
 // A thread has rows 16 w + l / 4 and 8 further of columns 8 j + 2 (l % 4) and the next, for warp w and lane l.

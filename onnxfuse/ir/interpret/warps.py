@@ -6,7 +6,7 @@ from typing import assert_never
 
 import numpy as np
 
-from onnxfuse.ir.fragments import PIECE, WARPGROUP, Core, Fragment, lane_of, register_of
+from onnxfuse.ir.fragments import LINE, WARPGROUP, Core, Fragment, lane_of, register_of
 from onnxfuse.ir.index import Atom
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
@@ -15,17 +15,32 @@ from onnxfuse.ir.interpret.threads import THREADS as STAMPS
 from onnxfuse.ir.interpret.threads import Threads
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Threaded
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait, WaitProducts, WarpgroupMma
+from onnxfuse.ir.launch import (
+    BeginArrivals,
+    Commit,
+    CopyAsync,
+    CopyBox,
+    Mma,
+    Sync,
+    Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
+)
 
 _Product = tuple[WarpgroupMma, Iterations, list[tuple[str, Array, Array]], Array]  # with sides, their stamps, and sums
+_Box = tuple[Memory, Array, Array, Array, Array]
 _Copy = tuple[Memory, Array, Array, Where, Array]  # where to, what, and by whom
 
 
 class Cooperative:
     """Cooperative statements of one phase and its copies in flight."""
 
-    def __init__(self, threads: Threads) -> None:
-        self.threads = threads
+    def __init__(self, threads: Threads, *, sample: bool = False) -> None:
+        self.threads, self.sample = threads, sample
+        self.boxes: dict[tuple[str, int], list[_Box]] = {}  # on their way, by their arrival
+        self.turns: dict[tuple[str, int], int] = {}
+        self.each: dict[str, int] = {}  # boxes of an arrival
         self.begun: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.products: list[_Product] = []
@@ -50,6 +65,12 @@ class Cooperative:
                 self.begin(s, p)
             case WaitProducts():
                 self.finish(s.pending)
+            case BeginArrivals():
+                self.each[s.arrivals] = s.boxes
+            case CopyBox():
+                self.box(s, p)
+            case WaitArrival():
+                self.arrive(s, p)
             case _:
                 assert_never(s)
 
@@ -74,6 +95,8 @@ class Cooperative:
         """End the phase. Raises KernelFault for copies in flight, and products under way."""
         if self.begun or self.groups:
             raise KernelFault("a copy is never waited for")
+        if any(self.boxes.values()) and not self.sample:
+            raise KernelFault("a box is never waited for")
         if self.products:
             raise KernelFault("a product of a warpgroup is never waited for")
 
@@ -117,14 +140,50 @@ class Cooperative:
             if (first != first[:, :1]).any():
                 raise KernelFault(f"warps of a group multiply different parts of {name}")
             row, column = np.indices(s.extent(right=right)).reshape(2, -1, count)
-            place = np.tile(column // PIECE * pitch + row * PIECE + column % PIECE, len(first)) + first.reshape(-1)
+            place = np.tile(column // LINE * pitch + row * LINE + column % LINE, len(first)) + first.reshape(-1)
             stamps = p.memory[name].stamps(place, p.alive)
-            if (stamps >= self.told * STAMPS).any():
+            if (stamps >= max(self.told, 1) * STAMPS).any():
                 raise KernelFault(f"a matrix unit reads {name}, and no barrier has told it what was stored there")
             sides.append((name, place, stamps))
         sums = p.index(s.sums_at) + np.arange(s.core.sums.registers)[:, None]
         p.memory[s.sums].begin(np.broadcast_to(sums, (len(sums), self.threads.count)), p.alive, p.tasks)
         self.products.append((s, p, sides, sums))
+
+    def box(self, s: CopyBox, p: Iterations) -> None:
+        """Begin to copy a box: elements are read now, and stored by `arrive`."""
+        alive = np.broadcast_to(True if p.alive is None else p.alive, p.shape).reshape(-1)
+        if (alive.reshape(-1, self.threads.block).sum(1) > 1).any():
+            raise KernelFault("several threads copy a box")
+        row, column = (np.broadcast_to(np.asarray(p.index(e)), p.shape).reshape(-1) for e in (s.row, s.column))
+        r, c = np.indices((s.rows, LINE)).reshape(2, -1, 1)
+        inside = (
+            alive & (row + r >= 0) & (row + r < p.index(s.all_rows)) & (column + c < s.all_columns) & (column + c >= 0)
+        )
+        got, _ = p.memory[s.source].read((row + r) * s.pitch + column + c, inside, p.tasks)
+        to, at = p.memory[s.target], np.asarray(p.index(s.to)) + r * LINE + c
+        at = np.broadcast_to(at, inside.shape)
+        to.expect(at, np.broadcast_to(alive, inside.shape), p.tasks)
+        key = s.arrivals, self.arrival(s, p)
+        self.boxes.setdefault(key, []).append((to, at, np.where(inside, got, 0), alive, p.tasks))
+        if len(self.boxes[key]) > self.each.get(s.arrivals, 0):
+            raise KernelFault(f"more boxes come to {key[0]}[{key[1]}] than it is for")
+
+    def arrive(self, s: WaitArrival, p: Iterations) -> None:
+        """Boxes of an arrival are seen by all threads that wait for it, and by matrix units."""
+        key = s.arrivals, self.arrival(s, p)
+        turn = int(np.max(p.index(s.turn)))
+        if len(self.boxes.get(key, ())) != self.each.get(s.arrivals) or turn != self.turns.get(key, 0):
+            raise KernelFault(f"waits for {key[0]}[{key[1]}], to which not all boxes are on their way")
+        for to, at, got, alive, tasks in self.boxes.pop(key):
+            to.arrive(at, got, np.broadcast_to(alive, at.shape), tasks)
+        self.turns[key] = turn + 1
+
+    def arrival(self, s: CopyBox | WaitArrival, p: Iterations) -> int:
+        """The number of an arrival, which is that of all blocks that are interpreted together."""
+        found = np.unique(p.index(s.arrival))
+        if len(found) != 1:
+            raise KernelFault(f"blocks are at different arrivals of {s.arrivals}")
+        return int(found[0])
 
     def finish(self, pending: int) -> None:
         """Complete all products but the last `pending` ones, which read now what they multiply."""

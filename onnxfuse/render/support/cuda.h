@@ -216,22 +216,27 @@ __device__ inline void load_matrices(T* to, const T* row) {
   }
 }
 
-// A matrix in shared memory, for wgmma: eight rows of 16 bytes lie together. As the PTX manual names them, `leading` are
-// bytes to the next eight steps of the depth, `stride` those to the next eight rows or columns. Nothing is swizzled.
+// Where an element of 16 bits lies in a swizzled buffer: pieces of eight trade places within lines of 64.
+template <class I>
+__device__ inline I swizzled(I at) { return at ^ (at >> 3 & 56); }
+
+// A matrix in shared memory, for wgmma: lines of 128 bytes, swizzled. As the PTX manual names them, `leading` are bytes to
+// the next 64 columns where these lie side by side, `stride` those to the next eight lines.
 __device__ inline uint64_t described(const void* from, unsigned leading, unsigned stride) {
   ON_BOUNDARY(from, 16);
-  return (uint64_t)((address_in_shared(from) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
+  const uint64_t address = (address_in_shared(from) & 0x3ffff) >> 4;
+  return address | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// 64 x N sums of the four warps += left right, DEPTH steps; PITCH elements are between pieces of eight (ir/launch.py).
+// 64 x N sums of the four warps += left right, DEPTH steps; a PITCH is from 64 columns to the next (WarpgroupMma).
 template <int N, int DEPTH, int LEFT_PITCH, int RIGHT_PITCH, bool DEEP, class T>
 __device__ inline void begin_products(float* sums, const T* left, const T* right) {
   ready_registers();
 #pragma unroll
   for (int k = 0; k < DEPTH; k += 16) {
-    const uint64_t a = described(left + k / 8 * LEFT_PITCH, 2 * LEFT_PITCH, 128);
-    const uint64_t b = DEEP ? described(right + k / 8 * RIGHT_PITCH, 2 * RIGHT_PITCH, 128)
-                            : described(right + k * 8, 128, 2 * RIGHT_PITCH);
+    const uint64_t a = described(left + k / 64 * LEFT_PITCH + k % 64, 16, 1024);
+    const uint64_t b = DEEP ? described(right + k / 64 * RIGHT_PITCH + k % 64, 16, 1024)
+                            : described(right + k * 64, 2 * RIGHT_PITCH, 1024);
     Wgmma<T, N>::template add<DEEP>(sums, a, b);
   }
   commit_products();

@@ -139,7 +139,8 @@ class ProductBlock(ABC):
         }
         sizes |= {in_block(n.name): (F32, t.rows) for n in self.p.numbers}
         for name, (dtype, count) in sizes.items():
-            yield Buffer(name, dtype, Index.of(count), "shared", place)
+            swizzled = t.grouped and name in (LEFT, RIGHT)
+            yield Buffer(name, dtype, Index.of(count), "shared", place, swizzled=swizzled)
             place += padded(count * dtype.bytes)
 
     def shared_bytes(self) -> int:
@@ -156,12 +157,12 @@ class ProductBlock(ABC):
         sides = (
             ("l", p.left, Matrix(
                 LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.dtype, t.depth, first,
-                stage * t.left, any_rows=True, pieces=t.grouped)),
+                stage * t.left, any_rows=True, lines=t.grouped)),
             ("r", p.right, Matrix(
                 RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.dtype, t.depth, first,
-                stage * t.right(deep=True), any_rows=True, pieces=t.grouped) if self.deep else Matrix(
+                stage * t.right(deep=True), any_rows=True, lines=t.grouped) if self.deep else Matrix(
                 RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.dtype, t.columns, self.first_column,
-                stage * t.right(deep=False), any_columns=True, pieces=t.grouped)),
+                stage * t.right(deep=False), any_columns=True, lines=t.grouped)),
         )  # fmt: skip
         for side, x, m in sides:
             found = copied(f"{side}{name}", m, x, self.places) if ahead else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.fragments import PIECE, TENSOR_CORES, WARPGROUP, WarpgroupCore
+from onnxfuse.ir.fragments import LINE, TENSOR_CORES, WARPGROUP, WarpgroupCore
 from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Buffer, Stmt, Store, When
 from onnxfuse.ir.launch import Commit, Sync, Wait, WaitProducts, WarpgroupMma
@@ -46,9 +46,9 @@ class ProductByGroups(ProductBlock):
     def multiplied(self, left: Index, right: Index) -> Stmt:
         """All products of a step are begun."""
         w, row, column, _ = self.warp("m")
-        right += column * PIECE if self.deep else floor_div(column, Index.of(PIECE)) * self.right_pitch
+        right += column * LINE if self.deep else floor_div(column, Index.of(LINE)) * self.right_pitch
         return loop(w, "warp", WarpgroupMma(
-            self.core, self.p.tile.depth, "sums", ZERO, LEFT, left + row * PIECE, self.left_pitch, RIGHT, right,
+            self.core, self.p.tile.depth, "sums", ZERO, LEFT, left + row * LINE, self.left_pitch, RIGHT, right,
             self.right_pitch, self.deep))  # fmt: skip
 
     def one_by_one(self) -> tuple[Stmt, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, in_guards, loads, substitute_axes
 from onnxfuse.ir.dtype import F32, I32, DType
-from onnxfuse.ir.fragments import PIECE
+from onnxfuse.ir.fragments import LINE
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Let, Loop, Stmt, Store
@@ -28,7 +28,7 @@ ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the numb
 class Matrix:
     """`rows` rows of a matrix in a buffer, of `dtype`, each `pitch` behind the one before, from row `first` on.
 
-    In `pieces` of eight columns, of which those of all rows come first: then these are `pitch` apart.
+    Where it is in `lines` of 64 columns, the first ones of all rows come first, and are `pitch` before the next ones.
 
     Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
     begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
@@ -50,14 +50,14 @@ class Matrix:
     any_columns: bool = False
     reversed: bool = True
     beyond: bool = False  # whether it may begin behind the last row
-    pieces: bool = False
+    lines: bool = False
 
     def place(self, row: Index, piece: Index, width: int) -> Index:
         """Where in the buffer the first element of a piece of so many lies."""
-        if not self.pieces:
+        if not self.lines:
             return self.at + row * self.pitch + piece * width
-        whole = Index.of(PIECE // width)
-        return self.at + floor_div(piece, whole) * self.pitch + row * PIECE + modulo(piece, whole) * width
+        whole = Index.of(LINE // width)
+        return self.at + floor_div(piece, whole) * self.pitch + row * LINE + modulo(piece, whole) * width
 
     @property
     def all_columns(self) -> int:
