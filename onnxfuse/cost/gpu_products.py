@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from onnxfuse.cost.gpu import PER_BYTE, REACHED, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
@@ -39,7 +39,8 @@ class Rates:
     the second cache; and `latency_us` of a read, of a step whatever it does, and of begin and end. `made_us` are
     microseconds of a thread for each of its results.
 
-    Fitted to 360 tiles of 46 products on an H100 (benchmarks/gpu), in which they are right within 15 % (of 68).
+    Fitted to 360 tiles of 46 products on an H100 (benchmarks/gpu), in which they are right within 15 % (of 68); those of
+    warpgroups to 295 of 15 products on an H200 (benchmarks/gpu/wgmma), within 12 %.
     """
 
     multiplied: float
@@ -52,7 +53,8 @@ class Rates:
 
 
 BY_CORES = Rates(multiplied=0.5, shared=1.0, l2=0.7, read=0.35, turn=0.4, ends=3.0, made_us=0.015)
-BY_WARPGROUPS = Rates(multiplied=0.7, shared=1.0, l2=0.8, read=0.35, turn=0.4, ends=3.0, made_us=0.01)
+BY_BOXES = Rates(multiplied=0.98, shared=5.0, l2=2.28, read=0.03, turn=0.03, ends=1.6, made_us=0.013)
+BY_WARPGROUPS = Rates(multiplied=0.68, shared=1.0, l2=1.0, read=0.46, turn=1.03, ends=0.2, made_us=0.0135)
 BY_THREADS = Rates(multiplied=0.42, shared=0.5, l2=0.6, read=1.4, turn=0.2, ends=4.0, made_us=0.009)
 WARPS_AT_ONCE = 4  # of a multiprocessor, that make results of sums at its full rate
 
@@ -62,7 +64,8 @@ class Sizes:
     """A product: `batch` times rows x depth by depth x columns; 0 rows or batches: a number that is not known.
 
     Elements have `dtype` in shared memory, the right side along the depth where that is `deep`. `normalized`: the left
-    side's rows are read twice, as numbers of whole rows are needed first.
+    side's rows are read twice, as numbers of whole rows are needed first. `boxes`: both sides are matrices that the
+    copy engine may bring.
     """
 
     batch: int
@@ -72,6 +75,7 @@ class Sizes:
     dtype: DType
     deep: bool = False
     normalized: int = 0  # how many numbers of each row
+    boxes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class BlockTile:
     """A block has `rows` x `columns` of a product, `depth` steps at a time, in `stages` buffers of shared memory.
 
     What multiplies, as `core` says warps or groups of four, or else threads, stands `high` above each other and `wide`
-    beside each other. The depth is divided among `splits` blocks.
+    beside each other. The depth is divided among `splits` blocks. `boxed`: the copy engine brings both sides.
     """
 
     rows: int
@@ -91,11 +95,13 @@ class BlockTile:
     splits: int
     dtype: DType
     core: Core | WarpgroupCore | None = None
+    boxed: bool = False
 
     def __str__(self) -> str:
         """What tells it from other tiles of a product."""
         by = "warpgroups" if self.grouped else "warps" if self.core is not None else "threads"
         more = f"{self.stages} stages" + (f", {self.splits} parts of the depth" if self.splits > 1 else "")
+        more += ", boxed" if self.boxed else ""
         return f"{self.rows} x {self.columns} x {self.depth} by {self.high} x {self.wide} {by}, {more}"
 
     @property
@@ -209,9 +215,10 @@ def _warpgroup_tiles(s: Sizes) -> Iterator[BlockTile]:
     for high, wide in ((1, 1), (2, 1), (1, 2), (2, 2)):
         for columns in WARPGROUP_COLUMNS:
             core = warpgroup_core(s.dtype, columns)
-            for stages in WARPGROUP_STAGES:
+            tile = partial(BlockTile, high * core.m, wide * columns, LINE, high, wide)
+            for stages in WARPGROUP_STAGES[s.boxes :]:
                 for split in _splits(s):
-                    yield BlockTile(high * core.m, wide * columns, LINE, high, wide, stages, split, s.dtype, core)
+                    yield tile(stages, split, s.dtype, core, s.boxes)
 
 
 def _fits(t: BlockTile, s: Sizes, shared: int) -> bool:
@@ -233,7 +240,7 @@ def seconds_of(s: Sizes, t: BlockTile, target: Gpu) -> float:
     here = max(1, min(resident, -(-blocks // target.sms)))
     waves = -(-blocks // (target.sms * here))
     latency = target.latency_us * 1e-6
-    rates = BY_WARPGROUPS if t.grouped else BY_CORES if t.core is not None else BY_THREADS
+    rates = _rates(t)
     work, read = _step(s, t, rates, target), rates.read * latency
     waits = work + read if t.stages == 1 else read / (t.stages - 1 - t.pending) + rates.turn * latency
     steps = -(-s.depth // t.splits // t.depth)
@@ -251,6 +258,13 @@ def seconds_of(s: Sizes, t: BlockTile, target: Gpu) -> float:
     if t.splits > 1:
         taken += moving(2 * t.splits * made * F32.bytes, target) + (target.boundary_us + target.latency_us) * 1e-6
     return taken
+
+
+def _rates(t: BlockTile) -> Rates:
+    """What a kernel of such tiles reaches."""
+    if t.grouped:
+        return BY_BOXES if t.boxed else BY_WARPGROUPS
+    return BY_CORES if t.core is not None else BY_THREADS
 
 
 def _step(s: Sizes, t: BlockTile, rates: Rates, target: Gpu) -> float:

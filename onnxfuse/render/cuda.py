@@ -34,13 +34,16 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.launch import (
+    BeginArrivals,
     Commit,
     CopyAsync,
+    CopyBox,
     Launch,
     MatrixLoad,
     Mma,
     Sync,
     Wait,
+    WaitArrival,
     WaitProducts,
     WarpgroupMma,
     WideAccess,
@@ -48,6 +51,7 @@ from onnxfuse.ir.launch import (
 from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
+from onnxfuse.render.tensor_maps import TensorMap, map_of, tensor_maps
 
 SOME = 4  # turns of a loop that are spelled out, where not all are
 NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
@@ -67,11 +71,13 @@ def function_name(name: str, phase: int) -> str:
 
 
 def parameters(kernel: Kernel) -> list[tuple[str, str]]:
-    """Types and names of the parameters of every phase: inputs, outputs, scratch and symbols."""
+    """Types and names of the parameters of every phase: inputs, outputs, scratch, symbols and tensor maps."""
     found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
     found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
     found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
-    return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
+    maps = [("const __grid_constant__ Map", f"map{n}") for n in range(len(tensor_maps(kernel)))]
+    symbols = [("i64", b.symbol.name) for b in kernel.binds]
+    return [*((f"{t} __restrict__", name) for t, name in found), *symbols, *maps]
 
 
 def _table(t: IndexTable) -> str:
@@ -88,7 +94,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     yield f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({given}) {{'
     types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
-    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel))
+    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel), maps=tensor_maps(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
     if _looks_up(phase.body):
@@ -173,6 +179,7 @@ class CudaPrinter(c_family.StatementPrinter):
     """Prints the statements of one phase as SIMT code."""
 
     phase: Phase = field(kw_only=True)
+    maps: tuple[TensorMap, ...] = field(kw_only=True)
     scalars: Expressions = field(default_factory=Expressions)
     wide: int = 0  # wide accesses printed so far
 
@@ -354,6 +361,15 @@ class CudaPrinter(c_family.StatementPrinter):
                 places = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
                 given = ", ".join(f"{identifier(b)} + {index(e, 1)}" for b, e in places)
                 self.put(f"begin_products<{how}>({given});")
+            case BeginArrivals():
+                self.put(f"begin_arrivals<{s.count}, {s.boxes}>({identifier(s.arrivals)});")
+            case CopyBox():
+                at = self.maps.index(map_of(s, self.buffers))
+                where = f"{identifier(s.target)} + {index(s.to, 1)}", f"map{at}, {index(s.column)}, {index(s.row)}"
+                self.put(f"copy_box<{s.rows}>({', '.join(where)}, {identifier(s.arrivals)} + {index(s.arrival, 1)});")
+            case WaitArrival():
+                arrival = f"{identifier(s.arrivals)} + {index(s.arrival, 1)}"
+                self.put(f"wait_arrival({arrival}, {index(s.turn)});")
             case WaitProducts():
                 self.put(f"wait_products<{s.pending}>({identifier(s.sums)});")
             case _:

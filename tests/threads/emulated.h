@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <vector>
 #if !defined(__x86_64__)
@@ -20,6 +21,7 @@
 #define __device__
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define SHARED(name) unsigned char* const name = emulated::now->arena
 #define ON_BOUNDARY(place, bytes) emulated::on_boundary(place, bytes)
 
@@ -103,6 +105,20 @@ struct Product {
   bool deep;
   float (*number)(const void*);  // of an element of 16 bits
 };
+struct Map {  // what the stand-in's cuTensorMapEncodeTiled leaves in a tensor map
+  const uint16_t* data;
+  int64_t rows, columns, pitch, of_box;
+};
+struct Box {
+  unsigned char* to;
+  Map map;
+  int64_t row, column;
+};
+struct Arrival {
+  size_t boxes;
+  int turns;
+  std::vector<Box> coming;
+};
 enum State { RUNNING, AT_BARRIER, IN_WARP, DONE };
 struct Thread {
   Place place;
@@ -122,6 +138,7 @@ struct Block {
   std::vector<Warp> warps;
   unsigned char* arena;
   Number number, grid;
+  std::map<const void*, Arrival> arrivals;
   bool told;  // all threads told matrix units what they had stored before the last barrier
   Thread* running;
   Place scheduler;
@@ -176,6 +193,8 @@ inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::
 }
 
 inline void run_block(Block& b, char* stacks, std::mt19937& random) {
+  b.arrivals.clear();
+  b.told = false;
   for (size_t i = 0; i < b.threads.size(); i++) {
     Thread& t = b.threads[i];
     t.number = {(unsigned)i};

@@ -92,8 +92,54 @@ template <class T, int N>
 struct Wgmma {
   template <bool DEEP>
   static void add(float* sums, uint64_t left, uint64_t right) {
-    if (!emulated::now->told) fprintf(stderr, "emulated: a matrix unit was not told what was stored\n"), abort();
+    if (!emulated::now->told && emulated::now->arrivals.empty()) fprintf(stderr, "emulated: a matrix unit was not told what was stored\n"), abort();
     const auto number = [](const void* at) { return to_float(*static_cast<const T*>(at)); };
     emulated::now->running->products.back().push_back({sums, left, right, N, DEEP, number});
   }
 };
+
+// Boxes arrive when somebody waits for them, and not before; then all of an arrival's have to be on their way.
+struct Map {
+  unsigned char bytes[128];
+};
+template <int COUNT, int BOXES>
+void begin_arrivals(i64* arrivals) {
+  for (int i = 0; i < COUNT; i++) {
+    if (emulated::now->arrivals.count(arrivals + i)) fprintf(stderr, "emulated: an arrival is begun twice\n"), abort();
+    emulated::now->arrivals[arrivals + i] = {BOXES, 0, {}};
+  }
+}
+template <int ROWS, class T>
+void copy_box(T* to, const Map& map, int64_t column, int64_t row, i64* arrival) {
+  emulated::Map here;
+  memcpy(&here, map.bytes, sizeof here);
+  emulated::on_boundary((void*)((unsigned char*)to - emulated::now->arena), 1024);
+  emulated::Arrival& met = emulated::now->arrivals.at(arrival);
+  if (here.of_box != ROWS || met.coming.size() == met.boxes) fprintf(stderr, "emulated: a box that nobody expects\n"), abort();
+  met.coming.push_back({(unsigned char*)to, here, row, column});
+}
+// By the PTX manual (128B swizzle): bits 4 to 6 of an address in shared memory are changed by bits 7 to 9.
+inline void arrive(const emulated::Box& b) {
+  for (int64_t r = 0; r < b.map.of_box; r++)
+    for (int64_t c = 0; c < 64; c++) {
+      const int64_t row = b.row + r, column = b.column + c;
+      const bool inside = row >= 0 && row < b.map.rows && column >= 0 && column < b.map.columns;
+      const size_t at = b.to - emulated::now->arena + r * 128 + c * 2;
+      const uint16_t value = inside ? b.map.data[row * b.map.pitch + column] : 0;
+      memcpy(emulated::now->arena + (at ^ (at >> 7 & 7) << 4), &value, 2);
+    }
+}
+inline void wait_arrival(i64* arrival, int turn) {
+  emulated::Arrival& met = emulated::now->arrivals.at(arrival);
+  for (int tries = 0; met.turns == 0 || (met.turns - 1) % 2 != turn % 2; tries++) {
+    if (met.coming.size() == met.boxes) {
+      for (const emulated::Box& b : met.coming) arrive(b);
+      met.coming.clear();
+      met.turns++;
+    } else if (tries > 10000) {
+      fprintf(stderr, "emulated: a box is waited for that nobody copies\n"), abort();
+    } else {
+      emulated::leave(emulated::RUNNING);
+    }
+  }
+}

@@ -151,20 +151,24 @@ class Cooperative:
 
     def box(self, s: CopyBox, p: Iterations) -> None:
         """Begin to copy a box: elements are read now, and stored by `arrive`."""
-        alive = np.broadcast_to(True if p.alive is None else p.alive, p.shape).reshape(-1)
-        if (alive.reshape(-1, self.threads.block).sum(1) > 1).any():
+        block = self.threads.block
+        who = np.broadcast_to(True if p.alive is None else p.alive, p.shape).reshape(-1, block)
+        if (who.sum(1) > 1).any():
             raise KernelFault("several threads copy a box")
-        row, column = (np.broadcast_to(np.asarray(p.index(e)), p.shape).reshape(-1) for e in (s.row, s.column))
-        r, c = np.indices((s.rows, LINE)).reshape(2, -1, 1)
-        inside = (
-            alive & (row + r >= 0) & (row + r < p.index(s.all_rows)) & (column + c < s.all_columns) & (column + c >= 0)
+        asks = np.repeat(np.argmax(who, 1) + np.arange(len(who)) * block, block)  # all of a block stand for that one
+        alive, tasks = np.asarray(np.repeat(who.any(1), block)), self.threads.number[asks]
+        row, column, first = (
+            np.broadcast_to(np.asarray(p.index(e)), p.shape).reshape(-1)[asks] for e in (s.row, s.column, s.to)
         )
-        got, _ = p.memory[s.source].read((row + r) * s.pitch + column + c, inside, p.tasks)
-        to, at = p.memory[s.target], np.asarray(p.index(s.to)) + r * LINE + c
-        at = np.broadcast_to(at, inside.shape)
-        to.expect(at, np.broadcast_to(alive, inside.shape), p.tasks)
+        r, c = np.indices((s.rows, LINE)).reshape(2, -1, block)
+        r, c = (np.tile(e, len(alive) // block) for e in (r, c))
+        row, column = row + r, column + c
+        inside = alive & (row >= 0) & (row < p.index(s.all_rows)) & (column >= 0) & (column < s.all_columns)
+        got, _ = p.memory[s.source].read(row * s.pitch + column, inside, tasks)
+        to, at = p.memory[s.target], first + r * LINE + c
+        to.expect(at, np.broadcast_to(alive, at.shape), tasks)
         key = s.arrivals, self.arrival(s, p)
-        self.boxes.setdefault(key, []).append((to, at, np.where(inside, got, 0), alive, p.tasks))
+        self.boxes.setdefault(key, []).append((to, at, np.where(inside, got, 0), alive, tasks))
         if len(self.boxes[key]) > self.each.get(s.arrivals, 0):
             raise KernelFault(f"more boxes come to {key[0]}[{key[1]}] than it is for")
 

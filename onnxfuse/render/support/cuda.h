@@ -32,7 +32,11 @@ struct alignas(sizeof(T) * N) wide {
 #ifdef EMULATED
 #include "emulated_code.h"
 #else
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]  // as swizzled buffers begin
+#else
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
 #define ON_BOUNDARY(place, bytes)  // asserts alignment to so many bytes; only in the emulator
 
 __device__ inline float bits_as_float(uint32_t x) { return __uint_as_float(x); }
@@ -107,6 +111,32 @@ __device__ inline unsigned pair(const T* at) { return at[0].bits | (unsigned)at[
 MMA(float16, f16, "f16")
 MMA(bfloat16, bf16, "bf16")
 #undef MMA
+
+// ---- boxes that the copy engine brings (sm_90 and later) ----
+
+struct alignas(64) Map {  // a tensor map, made on the host
+  unsigned char bytes[128];
+};
+template <int COUNT, int BOXES>
+__device__ inline void begin_arrivals(i64* arrivals) {
+  const unsigned first = (unsigned)__cvta_generic_to_shared(arrivals);
+  for (int i = 0; i < COUNT; i++)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(first + 8 * i), "n"(BOXES) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+template <int ROWS, class T>
+__device__ inline void copy_box(T* to, const Map& map, int column, int row, i64* arrival) {
+  const unsigned there = (unsigned)__cvta_generic_to_shared(to), meets = (unsigned)__cvta_generic_to_shared(arrival);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(meets), "n"(ROWS * 128) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+               ::"r"(there), "l"(&map), "r"(column), "r"(row), "r"(meets) : "memory");
+}
+__device__ inline void wait_arrival(i64* arrival, int turn) {
+  unsigned done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"((unsigned)__cvta_generic_to_shared(arrival)), "r"(turn & 1) : "memory");
+}
 
 // ---- products of four warps (wgmma, sm_90a alone) ----
 

@@ -121,7 +121,8 @@ class ProductBlock(ABC):
             Sync("block"),
         )
         made = loop(block, "block", *where, *body)
-        grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
+        most = block.extent if t.boxed else least(block.extent, Index.of(target.blocks))  # arrivals are begun once
+        grid = greatest(ONE, most)
         shared = self.shared_bytes()
         resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads), target.shared_bytes // shared)
         needed = block.extent.constant  # more than a grid has would only take registers from its threads

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.fragments import LINE, TENSOR_CORES, WARPGROUP, WarpgroupCore
 from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, modulo
-from onnxfuse.ir.kernel import Buffer, Stmt, Store, When
-from onnxfuse.ir.launch import Commit, Sync, Wait, WaitProducts, WarpgroupMma
+from onnxfuse.ir.kernel import Buffer, Loop, Stmt, Store, When
+from onnxfuse.ir.launch import (
+    MOST_BOX,
+    BeginArrivals,
+    Commit,
+    CopyBox,
+    Sync,
+    Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
+)
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.schedule.gpu.builders import at, axis, elements, loop
+from onnxfuse.schedule.gpu.matrices import matrix_of
 from onnxfuse.schedule.gpu.product_block import LEFT, MADE, RIGHT, ProductBlock
+from onnxfuse.schedule.gpu.products import number_of, split_of
+from onnxfuse.schedule.gpu.tiles import padded
+
+ARRIVALS = "arrivals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,8 @@ class ProductByGroups(ProductBlock):
 
     def overlapped(self) -> tuple[Stmt, ...]:
         """The next steps come while one is multiplied, and another one may still be."""
+        if self.p.tile.boxed:
+            return self.by_boxes()
         t, step = self.p.tile, axis("step", self.steps)
         ahead = t.stages - 1 - t.pending
         first = axis("first", ahead)
@@ -70,6 +88,53 @@ class ProductByGroups(ProductBlock):
         product_ = self.multiplied(stage * t.left, stage * t.right(deep=self.deep))
         there = Wait(ahead - 1), WaitProducts(t.pending, "sums"), Sync("block", units=True)
         return (begun, loop(step, "serial", *there, product_, more, Commit()), Wait(0), WaitProducts(0, "sums"))
+
+    def shared(self) -> Iterator[Buffer]:
+        """The buffers in shared memory."""
+        place = 0
+        for b in ProductBlock.shared(self):
+            place = (b.at or 0) + padded((b.size.constant or 0) * b.dtype.bytes)
+            yield b
+        if self.p.tile.boxed:
+            yield Buffer(ARRIVALS, I64, Index.of(self.p.tile.stages), "shared", place)
+
+    def boxes(self, step: Index) -> Stmt:
+        """One thread begins to copy both sides of a step."""
+        t, p, columns = self.p.tile, self.p, Index.of(self.p.sizes.columns)
+        stage, depth = modulo(step, Index.of(t.stages)), Index.of(p.sizes.depth)
+        first = (number_of(split_of(t)) * self.steps + step) * t.depth
+        left = matrix_of(p.left, p.rows, p.depth, self.places)
+        right = matrix_of(p.right, *((p.columns, p.depth) if self.deep else (p.depth, p.columns)), self.places)
+        assert left is not None and right is not None
+        to, row, column = stage * t.right(deep=self.deep), self.first_row, self.first_column
+        made = [CopyBox(LEFT, stage * t.left, left[0], self.rows, p.sizes.depth, left[1], row, first, t.rows, ARRIVALS,
+                        stage)]  # fmt: skip
+        for n in range(0, t.columns, MOST_BOX if self.deep else LINE):
+            if self.deep:
+                box, at_, size = (columns, p.sizes.depth), (column + n, first), min(MOST_BOX, t.columns - n)
+            else:
+                box, at_, size = (depth, p.sizes.columns), (first, column + n), t.depth
+            made.append(CopyBox(RIGHT, to + n * LINE, right[0], *box, right[1], *at_, size, ARRIVALS, stage))
+        return loop(axis("asks", 1), "thread", *made)
+
+    def by_boxes(self) -> tuple[Stmt, ...]:
+        """The copy engine brings the next steps while one is multiplied, and another one may still be."""
+        t, step = self.p.tile, axis("step", self.steps)
+        ahead = t.stages - 1 - t.pending
+        first, then = axis("first", min(ahead, self.steps)), Index.of(step) + ahead
+        stage, turn = modulo(Index.of(step), Index.of(t.stages)), floor_div(Index.of(step), Index.of(t.stages))
+        each = self.boxes(Index.of(first))
+        assert isinstance(each, Loop)
+        ready = loop(axis("begins", 1), "thread", BeginArrivals(ARRIVALS, t.stages, len(each.body)))
+        inside = (
+            WaitProducts(t.pending, "sums"),
+            Sync("block"),
+            When((Guard(then, Index.of(self.steps)),), (self.boxes(then),)),
+            WaitArrival(ARRIVALS, stage, turn),
+            self.multiplied(stage * t.left, stage * t.right(deep=self.deep)),
+        )
+        begun = ready, Sync("block"), loop(first, "serial", each)
+        return (*begun, loop(step, "serial", *inside), WaitProducts(0, "sums"))
 
     def left_behind(self) -> Stmt:
         """A warp's sums, eight columns at a time: as those of a tensor core."""

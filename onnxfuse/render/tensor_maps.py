@@ -1,0 +1,34 @@
+"""What kernels are given that copy boxes of matrices to shared memory: a tensor map of each, made on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.kernel import Kernel, all_statements
+from onnxfuse.ir.launch import CopyBox
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What the copy engine has to know of a matrix at the begin of a buffer, and of the boxes of so many rows of it."""
+
+    source: str
+    dtype: DType
+    all_rows: Index
+    all_columns: int
+    pitch: int
+    rows: int
+
+
+def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
+    """The maps that a kernel's phases are given, behind all other parameters."""
+    types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
+    return tuple(dict.fromkeys(map_of(s, types) for s in all_statements(kernel) if isinstance(s, CopyBox)))
+
+
+def map_of(s: CopyBox, types: Mapping[str, DType]) -> TensorMap:
+    """The map that a box is copied by."""
+    return TensorMap(s.source, types[s.source], s.all_rows, s.all_columns, s.pitch, s.rows)
