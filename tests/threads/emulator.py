@@ -34,7 +34,8 @@ def entries(text: str) -> Iterator[str]:
     for threads, name, given in _FUNCTION.findall(text):
         types = [p.rpartition(" ")[0].replace(" __restrict__", "") for p in given.split(", ") if p]
         values = ", ".join(f"*({t}*)p[{k}]" for k, t in enumerate(types))
-        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}}};\n'
+        sizes = "".join(f", {128 if t.endswith('Map') else 8}" for t in types)
+        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}{sizes}}};\n'
         yield f'extern "C" void run_{name}(void** p, unsigned grid, unsigned block, size_t shared, unsigned seed) {{\n'
         yield f"  emulated::launch(grid, block, shared, seed, [&] {{ {name}({values}); }});\n}}\n"
 
