@@ -20,10 +20,21 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
 from onnxfuse.ir.interpret.warps import elements
-from onnxfuse.ir.kernel import Buffer, Kernel, all_statements
-from onnxfuse.ir.launch import CopyAsync, Launch, Sync, Wait, WaitProducts, WarpgroupMma
+from onnxfuse.ir.kernel import Buffer, Kernel, Loop, all_statements
+from onnxfuse.ir.launch import (
+    BeginArrivals,
+    CopyAsync,
+    CopyBox,
+    Launch,
+    Sync,
+    Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
+)
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
+from onnxfuse.schedule.gpu.product_block import LEFT
 from onnxfuse.target import GPUS, PORTABLE
 from tests.kernels.compiled import Case, fed
 from tests.kernels.pool_host import compiler
@@ -62,13 +73,13 @@ UNIT = r"""
 extern "C" __global__ void __launch_bounds__(128) unit(const T* in, float* out, uint64_t* form) {
   SHARED(arena);
   T* const held = reinterpret_cast<T*>(arena);
-  for (int i = threadIdx.x; i < 8192; i += 128) held[i] = in[i];
+  for (int i = threadIdx.x; i < 16384; i += 128) held[i] = in[i];
   TELL
   __syncthreads();
   float sums[COLUMNS / 2];
   for (int i = 0; i < COLUMNS / 2; i++) sums[i] = 1;
-  begin_products<COLUMNS, 32, 520, RIGHT_PITCH, DEEP>(sums, held, held + 2560);
-  if (threadIdx.x == 0) form[0] = described(held + 2560, 272, 4096);
+  begin_products<COLUMNS, 32, 4096, RIGHT_PITCH, DEEP>(sums, held, held + 4096);
+  if (threadIdx.x == 0) form[0] = described(held + 4096, 4096, 1024);
   wait_products<0>(sums);
   for (int i = 0; i < COLUMNS / 2; i++) out[threadIdx.x * (COLUMNS / 2) + i] = sums[i];
 }
@@ -77,37 +88,41 @@ extern "C" __global__ void __launch_bounds__(128) unit(const T* in, float* out, 
 
 def unit_of(columns: int, *, deep: bool, kind: str = "f16", tell: str = "tell_units();") -> Path:
     """A library of one product of 64 x 32 by 32 x columns, as the emulator runs it."""
-    pitch = str(8 * (columns if deep else 32) + 8)
+    pitch = str(64 * (columns if deep else 32))
     text = UNIT.replace("COLUMNS", str(columns)).replace("RIGHT_PITCH", pitch).replace("TELL", tell)
     return emulator.library_of(text.replace("DEEP", str(deep).lower()).replace("T*", f"{kind}*"), "unit")
 
 
+def swizzled(element: int) -> int:
+    """By the manual, in the mode of 128 bytes: bits 4 to 6 of a byte's address are changed by bits 7 to 9."""
+    byte = 2 * element
+    return (byte ^ (byte >> 7 & 7) << 4) // 2
+
+
 @needs_compiler
 @pytest.mark.parametrize("deep", [False, True], ids=["across", "deep"])
-@pytest.mark.parametrize("columns", [64, 96])
+@pytest.mark.parametrize("columns", [64, 128])
 def test_units_read_shared_memory_as_the_manual_says(columns: int, deep: bool) -> None:
-    """Without a swizzle 8 x 8 elements are 128 bytes side by side: eight rows of 16 bytes along the depth or across."""
+    """Lines of 128 bytes: of the depth, or of 64 columns, whose next 64 are behind those of all steps."""
     rng = np.random.default_rng(3)
     left, right = rng.integers(-4, 5, (64, 32)), rng.integers(-4, 5, (32, columns))
-    held = np.full(8192, np.nan, np.float16)
+    held = np.full(16384, np.nan, np.float16)
     for row, k in np.ndindex(64, 32):
-        held[k // 8 * 520 + row // 8 * 64 + row % 8 * 8 + k % 8] = left[row, k]
+        held[swizzled(row * 64 + k)] = left[row, k]
     for k, n in np.ndindex(32, columns):
-        along, across = (k, n) if deep else (n, k)
-        pitch = 8 * (columns if deep else 32) + 8
-        held[2560 + along // 8 * pitch + across // 8 * 64 + across % 8 * 8 + along % 8] = right[k, n]
+        held[swizzled(4096 + (n * 64 + k if deep else n // 64 * 32 * 64 + k * 64 + n % 64))] = right[k, n]
     library = ctypes.CDLL(str(unit_of(columns, deep=deep)))
     out, form = np.zeros((128, columns // 2), np.float32), np.zeros(1, np.uint64)
     cells = [ctypes.c_void_p(a.ctypes.data) for a in (held, out, form)]
     given = (ctypes.c_void_p * 3)(*(ctypes.addressof(c) for c in cells))
-    library.run_unit(given, ctypes.c_uint(1), ctypes.c_uint(128), ctypes.c_size_t(16384), ctypes.c_uint(1))
+    library.run_unit(given, ctypes.c_uint(1), ctypes.c_uint(128), ctypes.c_size_t(32768), ctypes.c_uint(1))
     wanted = left @ right + 1
     for lane, places in HELD.items():
         for warp in range(4):
             assert list(out[32 * warp + lane, :10]) == [wanted[16 * warp + r, c] for r, c in places]
     # The matrix descriptor's fields: bits 0 to 13 the address, 16 to 29 the leading and 32 to 45 the stride offset,
-    # each without its last four bits; 49 to 51 the base offset and 62 to 63 the swizzle, which are 0.
-    assert int(form[0]) == (5120 >> 4) | (272 >> 4) << 16 | (4096 >> 4) << 32
+    # each without its last four bits; 49 to 51 the base offset, 0; 62 to 63 the swizzle, 1 for that of 128 bytes.
+    assert int(form[0]) == (8192 >> 4) | (4096 >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
 
 
 @needs_compiler
@@ -118,7 +133,7 @@ library = ctypes.CDLL({str(unit_of(64, deep=False, tell=""))!r})
 room = ctypes.create_string_buffer(1 << 16)
 cell = ctypes.c_void_p(ctypes.addressof(room))
 given = (ctypes.c_void_p * 3)(*[ctypes.addressof(cell)] * 3)
-library.run_unit(given, ctypes.c_uint(1), ctypes.c_uint(128), ctypes.c_size_t(16384), ctypes.c_uint(1))
+library.run_unit(given, ctypes.c_uint(1), ctypes.c_uint(128), ctypes.c_size_t(32768), ctypes.c_uint(1))
 """
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=False)
     assert done.returncode < 0
@@ -150,11 +165,12 @@ def transposed(rows: int, depth: int, columns: int, dtype: DType) -> Graph:
 
 
 TILES = [
-    pytest.param(Case(f"groups_{name}_{held}", make(rows, depth, columns, held)), t, id=f"{name}-{held}-{n}")
+    pytest.param(Case(f"groups_{name}_{held}", make(rows, depth, columns, held)), t, id=f"{name}-{held}-{boxes}-{n}")
     for name, make, rows, depth, columns, deep, held in (
-        ("across", product, 70, 384, 200, False, F16), ("deep", transposed, 130, 96, 72, True, BF16),
+        ("across", product, 70, 328, 200, False, F16), ("deep", transposed, 130, 200, 72, True, BF16),
     )
-    for n, t in enumerate(some(Sizes(1, rows, columns, depth, held, deep)))
+    for boxes in (False, True)
+    for n, t in enumerate(some(Sizes(1, rows, columns, depth, held, deep, boxes=boxes)))
 ]  # fmt: skip
 
 
@@ -163,7 +179,9 @@ def test_every_tile_is_right(case: Case, tile: BlockTile) -> None:
     kernel = with_tile(case, tile, HOPPER)
     assert multiplied(kernel) == 1
     assert any(isinstance(s, WarpgroupMma) for s in all_statements(kernel))
-    assert any(isinstance(s, CopyAsync) for s in all_statements(kernel)) == (tile.stages > 1)
+    made = [*all_statements(kernel)]
+    assert any(isinstance(s, CopyAsync) for s in made) == (tile.stages > 1 and not tile.boxed)
+    assert any(isinstance(s, CopyBox) for s in made) == tile.boxed
     assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), 1))
 
 
@@ -177,11 +195,13 @@ def test_nothing_is_spilled(case: Case, tile: BlockTile) -> None:
         assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
 
 
-SMALL = [  # with few elements, that the emulator is done soon: all stages, splits, and both ways in which a side lies
-    (Case("few_across", product(70, 64, 72, F16)), Sizes(1, 70, 72, 64, F16)),
-    (Case("few_deep", transposed(70, 64, 72, BF16)), Sizes(1, 70, 72, 64, BF16, deep=True)),
+SMALL = [  # with few elements, that the emulator is done soon
+    (Case("few_across", product(70, 136, 72, F16)), Sizes(1, 70, 72, 136, F16)),
+    (Case("few_across", product(70, 136, 72, F16)), Sizes(1, 70, 72, 136, F16, boxes=True)),
+    (Case("few_deep", transposed(70, 136, 72, BF16)), Sizes(1, 70, 72, 136, BF16, deep=True)),
+    (Case("few_deep", transposed(70, 136, 72, BF16)), Sizes(1, 70, 72, 136, BF16, deep=True, boxes=True)),
 ]
-RUN = [pytest.param(case, t, id=f"{case.name}-{n}") for case, s in SMALL for n, t in enumerate(some(s))]
+RUN = [pytest.param(case, t, id=f"{case.name}-{s.boxes}-{n}") for case, s in SMALL for n, t in enumerate(some(s))]
 
 
 @needs_compiler
@@ -220,10 +240,10 @@ def test_what_is_before_and_behind_a_product_is_in_its_kernel(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "s", [Sizes(1, 64, 64, 77, F16), Sizes(1, 64, 64, 72, F16), Sizes(1, 64, 41, 64, F16), Sizes(1, 64, 64, 64, F32)],
+    "s", [Sizes(1, 64, 64, 77, F16), Sizes(1, 64, 41, 64, F16), Sizes(1, 64, 64, 64, F32)],
     ids=str,
 )  # fmt: skip
-def test_other_tiles_multiply_what_has_no_whole_steps_or_pieces(s: Sizes) -> None:
+def test_other_tiles_multiply_what_is_not_copied_in_pieces(s: Sizes) -> None:
     assert not grouped(s)
     assert tiles_of(s, HOPPER) == tiles_of(s, GPUS["sm_90"])
 
@@ -235,47 +255,68 @@ def test_no_other_code_has_instructions_of_warpgroups(target: Any) -> None:
 
 # Faults ---------------------------------------------------------------------------------------------------------------
 
-PIPELINED = BlockTile(128, 64, 32, 2, 1, 4, 1, F16, warpgroup_core(F16, 64))
+COPIED, BOXED = (BlockTile(128, 64, 64, 2, 1, 4, 1, F16, warpgroup_core(F16, 64), boxed) for boxed in (False, True))
+PLANTED = Case("planted", product(130, 520, 72, F16))
 
 
-def pipelined() -> Kernel:
+def planted(tile: BlockTile) -> Kernel:
     """A product in which two steps are multiplied while another one comes."""
-    return with_tile(Case("planted", product(130, 256, 72, F16)), PIPELINED, HOPPER)
+    return with_tile(PLANTED, tile, HOPPER)
 
 
 def by_warp(m: WarpgroupMma) -> WarpgroupMma:
     """Each warp begins elsewhere."""
-    return replace(m, right_at=Index.of(Axis("wm", Index.of(8))) * 8)
+    return replace(m, right_at=Index.of(Axis("wm", Index.of(8))) * 64)
 
 
-FAULTS: dict[str, tuple[Change, str]] = {
+def pending(count: int, kind: type[Wait] | type[WaitProducts]) -> Change:
+    """More is left pending in the loop over steps."""
+    return only_first(kind, lambda w: replace(w, pending=count), lambda w: w.pending == 1)
+
+
+FAULTS: dict[str, tuple[BlockTile, Change, str]] = {
     "units that are not told what is stored": (
-        only_first(Sync, lambda s: replace(s, units=False), lambda s: s.units), "no barrier has told it"),
-    "no barrier before a product": (dropped(Sync, 0), "no barrier has told it"),
-    "sums that are not waited for": (dropped(WaitProducts, 1), "is on its way"),
-    "copies over what is still read": (
-        only_first(WaitProducts, lambda w: replace(w, pending=3), lambda w: w.pending == 1), "overwritten"),
-    "copies that are not waited for": (
-        only_first(Wait, lambda w: replace(w, pending=3), lambda w: w.pending == 1), ""),
-    "warps of a group that multiply different parts": (only_first(WarpgroupMma, by_warp), "different parts"),
-    "half a group": (only_first(Launch, lambda x: replace(x, block=Index.of(192))), "is of 128 threads"),
-    "a part of a step": (only_first(WarpgroupMma, lambda m: replace(m, depth=24)), "expected a multiple of 16"),
-    "pieces that are not aligned": (only_first(WarpgroupMma, lambda m: replace(m, left_pitch=516)), "not aligned"),
-    "more than there is": (only_first(WarpgroupMma, lambda m: replace(m, right_pitch=4096)), "which has"),
+        COPIED, only_first(Sync, lambda s: replace(s, units=False), lambda s: s.units), "no barrier has told it"),
+    "no barrier before a product": (COPIED, dropped(Sync, 0), "no barrier has told it"),
+    "sums that are not waited for": (COPIED, dropped(WaitProducts, 1), "is on its way"),
+    "copies over what is still read": (COPIED, pending(3, WaitProducts), "overwritten"),
+    "copies that are not waited for": (COPIED, pending(3, Wait), ""),
+    "warps of a group that multiply different parts": (COPIED, only_first(WarpgroupMma, by_warp), "different parts"),
+    "half a group": (COPIED, only_first(Launch, lambda x: replace(x, block=Index.of(192))), "is of 128 threads"),
+    "a part of a step": (COPIED, only_first(WarpgroupMma, lambda m: replace(m, depth=24)), "a multiple of 16"),
+    "lines that are not whole": (COPIED, only_first(WarpgroupMma, lambda m: replace(m, left_pitch=516)), "not aligned"),
+    "more than there is": (
+        COPIED, only_first(WarpgroupMma, lambda m: replace(m, left_at=m.left_at + 32768)), "which has"),
     "sides of another type": (
-        only_first(Buffer, lambda b: replace(b, dtype=BF16), lambda b: b.name == "tile_of_left"), "expected float16"),
+        COPIED, only_first(Buffer, lambda b: replace(b, dtype=BF16), lambda b: b.name == LEFT), "expected float16"),
+    "sides that are not swizzled": (
+        COPIED, only_first(Buffer, lambda b: replace(b, swizzled=False), lambda b: b.name == LEFT), "a swizzled"),
+    "swizzled lines at any place": (
+        COPIED, only_first(Buffer, lambda b: replace(b, at=16), lambda b: b.name == LEFT), "a multiple of 1024 bytes"),
+    "boxes over what is still read": (BOXED, pending(3, WaitProducts), "overwritten"),
+    "boxes that are not waited for": (BOXED, dropped(WaitArrival, 0), "is on its way"),
+    "a box that is missing": (BOXED, dropped(CopyBox, 3), "not all boxes"),
+    "a box too many": (BOXED, only_first(BeginArrivals, lambda b: replace(b, boxes=1)), "more boxes come"),
+    "a turn that is not the next": (
+        BOXED, only_first(WaitArrival, lambda w: replace(w, turn=w.turn + 1)), "not all boxes"),
+    "a box that all threads copy": (BOXED, only_first(Loop, lambda s: s.body[0], lambda s: s.axis.name == "asks"), ""),
+    "a box between lines": (BOXED, only_first(CopyBox, lambda b: replace(b, to=b.to + 8)), "not aligned"),
+    "a box of too many rows": (BOXED, only_first(CopyBox, lambda b: replace(b, rows=512)), "a box is 512 rows"),
+    "a matrix that is larger than its buffer": (
+        BOXED, only_first(CopyBox, lambda b: replace(b, all_rows=b.all_rows + 1)), "which has"),
+    "no barrier before the next boxes": (BOXED, dropped(Sync, 1), "overwrit"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str) -> None:
-    change, said = FAULTS[name]
-    found = verify(in_phases(pipelined(), change))
+    tile, change, said = FAULTS[name]
+    found = verify(in_phases(planted(tile), change))
     assert any(said in text for text in found), found
 
 
-def test_a_wait_that_is_missing_is_a_wrong_result_or_a_fault() -> None:
-    case = Case("planted", product(130, 256, 72, F16))
-    broken = in_phases(pipelined(), only_first(WaitProducts, lambda w: replace(w, pending=9), lambda w: w.pending == 1))
+@pytest.mark.parametrize("tile", [COPIED, BOXED], ids=["copied", "boxed"])
+def test_products_over_what_comes_next_are_a_fault_of_a_run(tile: BlockTile) -> None:
+    broken = in_phases(planted(tile), pending(9, WaitProducts))
     with pytest.raises(KernelFault, match="overwritten"):
-        interpret(broken, fed(broken, case, 0), 1)
+        interpret(broken, fed(broken, PLANTED, 0), 1)
