@@ -39,8 +39,8 @@ class Rates:
     the second cache; and `latency_us` of a read, of a step whatever it does, and of begin and end. `made_us` are
     microseconds of a thread for each of its results.
 
-    Fitted to 360 tiles of 46 products on an H100 (benchmarks/gpu), in which they are right within 15 % (of 68); those of
-    warpgroups to 295 of 15 products on an H200 (benchmarks/gpu/wgmma), within 12 %.
+    Fitted to 360 tiles of 46 products on an H100 (benchmarks/gpu), in which they are right within 15 % (of 68); those
+    of warpgroups to 295 of 15 products on an H200 (benchmarks/gpu/wgmma), within 12 %.
     """
 
     multiplied: float
@@ -209,8 +209,11 @@ def _splits(s: Sizes) -> list[int]:
 
 
 def _warpgroup_tiles(s: Sizes) -> Iterator[BlockTile]:
-    """Those that warpgroups multiply, if rows are copied in pieces of 16 bytes: steps of a line of the depth."""
-    if s.dtype not in {c.left.dtype for c in TENSOR_CORES} or s.columns % 8 or s.depth % 8:
+    """Those that warpgroups multiply, a line of the depth at a time, if rows are copied in pieces of 16 bytes.
+
+    What is beyond the depth is zero in a box, and could not be copied otherwise.
+    """
+    if s.dtype not in {c.left.dtype for c in TENSOR_CORES} or s.columns % 8 or s.depth % (8 if s.boxes else LINE):
         return
     for high, wide in ((1, 1), (2, 1), (1, 2), (2, 2)):
         for columns in WARPGROUP_COLUMNS:

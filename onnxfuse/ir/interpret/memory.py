@@ -6,9 +6,8 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed
-from onnxfuse.ir.interpret.threads import Readers, Threads, thread_of
+from onnxfuse.ir.interpret.threads import THREADS, Readers, Threads, thread_of
 
-SEEN_BY_ALL = 1  # stamp of what was there before anybody stored
 ON_THE_WAY = -1  # stamp of elements that an asynchronous copy in flight will write
 
 
@@ -142,12 +141,12 @@ class Memory:
             raise KernelFault(f"adds to {self._element(at[made[at] == 0])} before anything is stored there")
         made[at] = ON_THE_WAY
 
-    def arrive(self, offset: Array, value: Array, where: Where, task: Array) -> None:
-        """What a copy that nobody's barrier orders has brought: all threads see it."""
+    def arrive(self, offset: Array, value: Array, where: Where, task: Array, number: int) -> None:
+        """What a copy has brought that no barrier orders: all threads see it. It is the `number`-th one."""
         at, value, _ = self._stored(offset, where, np.asarray(value), task)
         assert self.made is not None
         self.values.reshape(-1)[at] = value
-        self.made.reshape(-1)[at] = SEEN_BY_ALL
+        self.made.reshape(-1)[at] = 1 + number % (THREADS - 1)
 
     def add(self, offset: Array, value: Array, where: Where, task: Array) -> None:
         """What `begin` announced."""

@@ -10,7 +10,7 @@ from onnxfuse.ir.fragments import LINE, WARPGROUP, Core, Fragment, lane_of, regi
 from onnxfuse.ir.index import Atom
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
-from onnxfuse.ir.interpret.memory import Memory
+from onnxfuse.ir.interpret.memory import ON_THE_WAY, Memory
 from onnxfuse.ir.interpret.threads import THREADS as STAMPS
 from onnxfuse.ir.interpret.threads import Threads
 from onnxfuse.ir.interpret.values import Iterations
@@ -142,6 +142,8 @@ class Cooperative:
             row, column = np.indices(s.extent(right=right)).reshape(2, -1, count)
             place = np.tile(column // LINE * pitch + row * LINE + column % LINE, len(first)) + first.reshape(-1)
             stamps = p.memory[name].stamps(place, p.alive)
+            if (stamps == ON_THE_WAY).any():
+                raise KernelFault(f"a product reads {name}, to which a copy is on its way")
             if (stamps >= max(self.told, 1) * STAMPS).any():
                 raise KernelFault(f"a matrix unit reads {name}, and no barrier has told it what was stored there")
             sides.append((name, place, stamps))
@@ -179,7 +181,7 @@ class Cooperative:
         if len(self.boxes.get(key, ())) != self.each.get(s.arrivals) or turn != self.turns.get(key, 0):
             raise KernelFault(f"waits for {key[0]}[{key[1]}], to which not all boxes are on their way")
         for to, at, got, alive, tasks in self.boxes.pop(key):
-            to.arrive(at, got, np.broadcast_to(alive, at.shape), tasks)
+            to.arrive(at, got, np.broadcast_to(alive, at.shape), tasks, sum(self.turns.values()))
         self.turns[key] = turn + 1
 
     def arrival(self, s: CopyBox | WaitArrival, p: Iterations) -> int:
