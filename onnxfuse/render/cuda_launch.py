@@ -26,12 +26,11 @@ from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryP
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
-from onnxfuse.render.tensor_maps import tensor_maps
+from onnxfuse.render.tensor_maps import ELEMENTS, tensor_maps
 
 DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
 DATA = {F32: 0, F16: 2, BF16: 14}  # cudaDataType_t
 EPILOGUES: Mapping[Activation, int] = {"": 0, "relu": 2, "gelu": 32}  # bits of cublasLtEpilogue_t, as are the following
-ELEMENTS = {F16: 6, BF16: 9}  # CUtensorMapDataType
 BIASED, PLAIN = 4, 1  # PLAIN: none of the others
 
 

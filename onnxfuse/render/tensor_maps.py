@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.dtype import BF16, F16, DType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel, all_statements
 from onnxfuse.ir.launch import CopyBox
+
+ELEMENTS = {F16: 6, BF16: 9}  # CUtensorMapDataType
 
 
 @dataclass(frozen=True, slots=True)
