@@ -8,7 +8,8 @@
 # three times). All but facts and sanitize go on from what RESULT has: run them until nothing is out of time.
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
-# MODELS is a folder with packs of networks of full size (python -m benchmarks.gpu.networks.prepare), for full.
+# MODELS is a folder with packs of networks of full size (python -m benchmarks.gpu.networks.prepare), for full; WAYS says
+# how they are run: graph, stream, or both.
 # sanitize runs some kernels under compute-sanitizer, where that is installed. KEPT is a file of what was compiled and
 # emulated beforehand (python -m benchmarks.gpu.cases.kept), WORKERS the number of processes that run kernels, UNTIL the
 # seconds after which a part begins nothing new. PACK is a file of ONNX Runtime with its CUDA provider
@@ -32,6 +33,7 @@ result=${RESULT:-benchmarks/gpu/$(date +%F)${emulated:+-emulated}.json}
 every=${EVERY:-1}
 given=("${emulated[@]}" --every "$every")
 [[ -z ${MODELS:-} ]] || given+=(--models "$MODELS")
+[[ -z ${WAYS:-} ]] || given+=(--ways $WAYS)
 [[ -z ${UNTIL:-} ]] || given+=(--until "$UNTIL")
 [[ -z ${WORKERS:-} ]] || given+=(--workers "$WORKERS")
 if [[ -n ${PACK:-}${KEPT:-} ]]; then

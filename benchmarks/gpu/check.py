@@ -1,6 +1,6 @@
 """Whether what `--target cuda` makes is right and fast on the GPU of this machine; scripts/gpu_check.sh runs all of it.
 
-    python -m benchmarks.gpu.check RESULT.json PART [PART ...] [--emulated] [--every N] [--until SECONDS]
+    python -m benchmarks.gpu.check RESULT.json PART [PART ...] [--emulated] [--every N] [--until SECONDS] [--ways graph]
 
 | part | what it does |
 | --- | --- |
@@ -42,7 +42,7 @@ from benchmarks.gpu.cases.sanitize import sanitize
 from benchmarks.gpu.cases.workers import Setup, StartError, outcomes
 from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
 from benchmarks.gpu.networks.full import compiled, error, fixed, full, prepared, ratio
-from benchmarks.gpu.wish import CheckRequest, Facts
+from benchmarks.gpu.wish import WAYS, CheckRequest, Facts
 from models.networks import network
 from onnxfuse.build import nvrtc
 from onnxfuse.pipeline.run import optimize
@@ -230,6 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="take one of so many kernels and networks")
     parser.add_argument("--until", type=float, default=540.0, help="seconds after which a part begins nothing new")
     parser.add_argument("--models", type=Path, help="a folder with packs of networks of full size")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="of running them")
     parser.add_argument("--megabytes", type=float, default=256.0, help="of the tensors of bandwidth")
     parser.add_argument(
         "--kept", type=Path, help="file or folder of what was made beforehand (benchmarks.gpu.cases.kept)"
@@ -249,7 +250,7 @@ def _main(asked: argparse.Namespace) -> int:
         begin = time.monotonic()
         wish = CheckRequest(
             device, asked.emulated, asked.every, begin + asked.until, known.get(name, {}), asked.models,
-            asked.megabytes, asked.kept, asked.workers,
+            asked.ways, asked.megabytes, asked.kept, asked.workers,
         )  # fmt: skip
         found = PARTS[name](wish)
         known[name] = found | {"seconds": round(time.monotonic() - begin, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 from benchmarks.gpu.devices import Device
 
 Facts = dict[str, Any]
+WAYS = ("graph", "stream")  # runs replayed as CUDA graphs, and run by run
 
 
 @dataclass(frozen=True)
 class CheckRequest:
     """The request to a part of the check. `known` are its earlier results, which long parts continue.
 
-    `models` is a folder with packs of networks of full size (`networks.prepare`); tensors for bandwidth have
-    `megabytes`.
+    `models` is a folder with packs of networks of full size (`networks.prepare`), which are run in `ways`; tensors for
+    bandwidth have `megabytes`.
     """
 
     device: Device
@@ -26,6 +28,7 @@ class CheckRequest:
     until: float  # by time.monotonic
     known: Facts = field(default_factory=dict)
     models: Path | None = None
+    ways: Sequence[str] = WAYS
     megabytes: float = 256.0
     kept: Path | None = None
     workers: int = 1

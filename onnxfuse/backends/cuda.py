@@ -49,7 +49,8 @@ def schedule(
     request: ScheduleRequest, target: Gpu, *, check: Check, measured: Substitutions | None = None
 ) -> Kernel | Decision:
     """The kernel; weights stay as they are in the model."""
-    return scheduler.schedule(request.lowered, request.layouts, target, check=check, measured=measured)
+    lowered, layouts, constants = request.lowered, request.layouts, request.constants
+    return scheduler.schedule(lowered, layouts, target, constants=constants, check=check, measured=measured)
 
 
 def support(kernels: Iterable[Kernel], tail: str, flags: tuple[str, ...]) -> Sequence[Source]:

@@ -7,11 +7,12 @@ takes. The runtime's own nodes are predicted alike, so that what differs is how 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 
 from onnxfuse.cost import Cost, PhaseCost, number
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.nodes import VIEW, Call, Tensor, work_of
+from onnxfuse.cost.nodes import VIEW, Call, NodeWork, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
@@ -27,6 +28,7 @@ from onnxfuse.target import Gpu
 HELD = 0.5  # share of L2 that holds what goes from kernel to kernel
 REACHED = 0.85  # share of a bandwidth that kernels reach
 PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
+DEPTHWISE, DEPTHWISE_SHORT = 0.036, 0.12  # and of a thread's own arithmetic, by its depthwise ones; of 16-bit types
 OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as well
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
 OWN_WARPGROUPS = 0.5  # and of those of warpgroups
@@ -51,9 +53,20 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
     moved = sum(t.bytes for t in call.read) + made
     if not work.kind.startswith(("product", "convolution")):
         return kernel_seconds(moved, target)
-    taken = _multiplying(work.operations, moved, _peak([t.dtype for t in call.outputs], target), target)
+    taken = _multiplying(*_operations_of(call, work, target), moved, target)
     biased = call.op in ("Conv", "Gemm") and call.input(2) is not None
     return taken + kernel_seconds(made, target) if biased else taken
+
+
+def _operations_of(call: Call, work: NodeWork, target: Gpu) -> tuple[float, float]:
+    """Operations of a product of the runtime, and those that it does in a nanosecond at most."""
+    types = [t.dtype for t in call.outputs]
+    if work.kind != "convolution depthwise":
+        return work.operations, _peak(types, target) * PRODUCTS
+    weights = call.input(1)
+    assert weights is not None
+    share = DEPTHWISE_SHORT if all(t.bits == 16 for t in types) else DEPTHWISE
+    return 2.0 * call.outputs[0].elements * prod(weights.shape[1:]), target.gflops * share
 
 
 def kernel_seconds(moved: float, target: Gpu) -> float:
@@ -66,9 +79,9 @@ def handing_on(size: float, target: Gpu) -> float:
     return kernel_seconds(2 * size, target)
 
 
-def _multiplying(operations_: float, moved: float, peak: float, target: Gpu) -> float:
-    """Seconds of a product of the runtime's, or of a library's."""
-    computing = operations_ / (peak * PRODUCTS * 1e9)
+def _multiplying(operations_: float, rate: float, moved: float, target: Gpu) -> float:
+    """Seconds of a product of the runtime's, or of a library's, that does so many operations in a nanosecond."""
+    computing = operations_ / (rate * 1e9)
     return (target.boundary_us + PRODUCT_WAITS * target.latency_us) * 1e-6 + max(moving(moved, target), computing)
 
 
@@ -87,7 +100,7 @@ def library_seconds(
     moved = (rows * depth + depth * columns + rows * columns * (2 if residual else 1)) * dtype.bytes
     peak = target.tensor_gflops if dtype.bits == 16 else target.gflops
     added = EPILOGUE_US * 1e-6 + rows * columns * EPILOGUE_OPERATIONS[activation] / (target.gflops * 1e9)
-    return _multiplying(2.0 * rows * columns * depth, moved, peak, target) + added
+    return _multiplying(2.0 * rows * columns * depth, peak * PRODUCTS, moved, target) + added
 
 
 def group_seconds(

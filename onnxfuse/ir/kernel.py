@@ -15,21 +15,8 @@ from typing import Literal, TypeAlias
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
 from onnxfuse.ir.launch import (
-    BeginArrivals,
-    Commit,
-    CopyAsync,
-    CopyBox,
-    Launch,
-    LibraryProduct,
-    MatrixLoad,
-    Mma,
-    Sync,
-    Wait,
-    WaitArrival,
-    WaitProducts,
-    WarpgroupMma,
-    WideAccess,
-)
+    Asynchronous, Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess,
+)  # fmt: skip
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -259,9 +246,7 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = (  # only in phases with a launch
-    Sync | CopyAsync | Commit | Wait | Mma | WarpgroupMma | WaitProducts | BeginArrivals | CopyBox | WaitArrival
-)
+Threaded = Sync | CopyAsync | Commit | Wait | Mma | Asynchronous  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 

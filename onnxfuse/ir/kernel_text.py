@@ -113,6 +113,8 @@ def _phase(phase: Phase) -> Iterator[str]:
 
 def _launch(launch: Launch) -> str:
     together = ", cooperative" if launch.cooperative else ""
+    together += ", dependent" if launch.dependent else ""
+    together += f", {', '.join(launch.ahead)} ahead" if launch.ahead else ""
     size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
     resident = f", {launch.resident} resident" if launch.resident else ""
     return f"launch {size}, {launch.shared!r} bytes of shared memory{together}{resident}"

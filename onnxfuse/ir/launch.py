@@ -31,7 +31,9 @@ class Launch:
 
     Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
     co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
-    multiprocessor; 0: its own choice.
+    multiprocessor; 0: its own choice. Blocks of a `dependent` launch may begin before the kernel before it has ended:
+    each thread waits for that end first (programmatic dependent launch). Before, it asks for the inputs `ahead`, which
+    no kernel stores: they are on their way to the second cache meanwhile.
     """
 
     grid: Index
@@ -40,6 +42,8 @@ class Launch:
     cooperative: bool = False
     lanes: int = WARP
     resident: int = 0
+    dependent: bool = False
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +125,9 @@ class Mma:
     right_at: Index
 
 
+@dataclass(frozen=True, slots=True)
 class Asynchronous:
     """What units of a multiprocessor do beside its threads, and waits for that."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

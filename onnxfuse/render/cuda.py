@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.compose import elements_read, substitute_axes
-from onnxfuse.ir.dtype import F64, DType
+from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
 from onnxfuse.ir.indexing import product, substitute
@@ -33,25 +33,12 @@ from onnxfuse.ir.kernel import (
     statements,
     tables,
 )
-from onnxfuse.ir.launch import (
-    BeginArrivals,
-    Commit,
-    CopyAsync,
-    CopyBox,
-    Launch,
-    MatrixLoad,
-    Mma,
-    Sync,
-    Wait,
-    WaitArrival,
-    WaitProducts,
-    WarpgroupMma,
-    WideAccess,
-)
-from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
-from onnxfuse.render.tensor_maps import TensorMap, map_of, tensor_maps
+from onnxfuse.render.cuda_beside import call_beside
+from onnxfuse.render.tensor_maps import TensorMap, tensor_maps
 
 SOME = 4  # turns of a loop that are spelled out, where not all are
 NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
@@ -101,9 +88,15 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
         yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
+    sizes = {p.name: product(list(p.storage)) for p in kernel.inputs}
+    yield from (f"  fetch_ahead({name}, {sizes[name]!r});" for name in phase.launch.ahead)
+    if phase.launch.dependent:
+        yield "  wait_for_kernel_before();"
     printer.depth = 0
     printer.body(phase.body)
     yield from printer.lines
+    if phase.launch.dependent:
+        yield "  let_next_kernel_begin();"
     yield "}"
 
 
@@ -150,9 +143,31 @@ class Expressions(Scalars):
             return f"rsqrt_({self.text(root.args[0])})"
         return Scalars.unary(self, x, value)
 
+    def load(self, x: Load) -> str:
+        """An element of a buffer, or its fill value where a guard fails.
+
+        A 16-bit float becomes a number behind its guards. A predicate is held until what it is for has been issued: if
+        that is loads alone, which wait for nothing, more of them than there are predicates are under way.
+        """
+        bits = _half_bits(x.otherwise, x.dtype) if x.guards else None
+        if bits is not None:
+            return f"to_float({condition(x.guards)} ? *({self.address(x)}) : {stored(x.dtype)}{{{bits}}})"
+        return self.guarded(x.guards, f"get({self.address(x)})", x)
+
     def address(self, x: Load) -> str:
         """The address of an element."""
         return f"{identifier(x.source)} + {index(x.index[0], 1)}"
+
+
+def _half_bits(x: Scalar | None, t: DType) -> int | None:
+    """A constant as a 16-bit float; None for other values and types, and where it is none."""
+    if not isinstance(x, Const) or t not in (F16, BF16):
+        return None
+    whole = int(np.float32(x.value).view(np.uint32))
+    if t == BF16:
+        return None if whole & 0xFFFF else whole >> 16
+    half = np.float16(x.value)
+    return int(half.view(np.uint16)) if np.float32(half).view(np.uint32) == whole else None
 
 
 Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and the guards under which it is read
@@ -356,22 +371,8 @@ class CudaPrinter(c_family.StatementPrinter):
             case Mma():
                 sides = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
-            case WarpgroupMma():
-                how = f"{s.core.n}, {s.depth}, {s.left_pitch}, {s.right_pitch}, {str(s.deep).lower()}"
-                places = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
-                given = ", ".join(f"{identifier(b)} + {index(e, 1)}" for b, e in places)
-                self.put(f"begin_products<{how}>({given});")
-            case BeginArrivals():
-                self.put(f"begin_arrivals<{s.count}, {s.boxes}>({identifier(s.arrivals)});")
-            case CopyBox():
-                at = self.maps.index(map_of(s, self.buffers))
-                where = f"{identifier(s.target)} + {index(s.to, 1)}", f"map{at}, {index(s.column)}, {index(s.row)}"
-                self.put(f"copy_box<{s.rows}>({', '.join(where)}, {identifier(s.arrivals)} + {index(s.arrival, 1)});")
-            case WaitArrival():
-                arrival = f"{identifier(s.arrivals)} + {index(s.arrival, 1)}"
-                self.put(f"wait_arrival({arrival}, {index(s.turn)});")
-            case WaitProducts():
-                self.put(f"wait_products<{s.pending}>({identifier(s.sums)});")
+            case Asynchronous():
+                self.put(call_beside(s, self.maps, self.buffers))
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnxfuse.ir.compose import elements_read
 from onnxfuse.ir.dtype import BF16, F16, F32
-from onnxfuse.ir.index import ONE, ZERO
-from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.index import ONE, ZERO, Index
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.kernel import (
     Accumulate,
     Buffer,
@@ -63,7 +63,7 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         f"const char* const names[] = {{{names}}};" if phases else "const char* const* const names = nullptr;",
         f"const unsigned shared[] = {{{', '.join(map(_shared, kernel.phases)) or '0'}}};",
         f"Handle functions[{max(len(phases), 1)}];",
-        f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false}};",
+        f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false, {{false}}}};",
         *(_product(n, p) for n, p in products.items()),
         "const char* prepare(int device) {",
         *(f"  prepare(product{n}, device, {p.rows.constant or 0});" for n, p in products.items()),
@@ -89,7 +89,8 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
     yield f"  void* arguments[] = {{{given}}};" if given else "  void** arguments = nullptr;"
     for number, phase in enumerate(kernel.phases):
         assert phase.launch is not None
-        how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments"
+        early = index(tensor_bytes(kernel)) if phase.launch.dependent else "0"
+        how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments, {early}"
         if number in products:
             yield f"  const Operands operands{number} = {_operands(products[number])};"
             given = ", ".join(f"{name}{number}" for name in ("product", "operands", "algorithm", "workspace"))
@@ -170,6 +171,11 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
             if name in types and coefficient(offset, s.axis) == ONE:
                 found[name] = max(found[name], (s.end.constant or 1) * types[name].bytes)
     return found
+
+
+def tensor_bytes(kernel: Kernel) -> Index:
+    """Bytes of all inputs and outputs."""
+    return sum((product(list(p.storage)) * p.dtype.bytes for p in (*kernel.inputs, *kernel.outputs)), ZERO)
 
 
 def _product(number: int, p: LibraryProduct) -> str:

@@ -58,6 +58,7 @@ TEGRA = frozenset({72, 87, 110})  # capabilities whose machine code runs on no o
 CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
 LIBRARY_SINCE = 80  # the first capability whose products are left to cuBLASLt: it has all types
 COPIES_SINCE = 80  # the first capability with asynchronous copies to shared memory
+DEPENDENT_SINCE = 90  # the first capability whose kernels may begin before the one before has ended
 
 _K, _M = 1 << 10, 1 << 20
 

@@ -19,6 +19,7 @@ from tests.captured.host import ASKED, OUTPUT, SCRATCH, Host, Kernel, Tensor
 STREAM, ANOTHER = 0x1000, 0x2000
 DTYPES = {1: np.float32, 10: np.float16, 16: np.uint16}
 BRAIN = 16  # bfloat16: its numbers are float32 in files, and the upper half of their bits in memory
+SCRATCH_BYTES = 1 << 20
 FIRST, THEN, TIMES = 1.0, 0.5, 2  # inputs are scaled while captured, and when the graph runs; how often it does
 
 
@@ -32,7 +33,7 @@ class Device:
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self.call("cuCtxSetCurrent", context)
         self.memory = {name: self.allocated(size) for name, (*_, size) in outputs.items()}
-        self.scratch = self.allocated(1 << 20)
+        self.scratch = self.allocated(SCRATCH_BYTES)
         self.what = what
         self.capturing = False
 
@@ -106,8 +107,9 @@ def main(folder: str, what: str) -> None:
     given(THEN)
     device.call("cuGraphInstantiateWithFlags", ctypes.byref(graph), graph, ctypes.c_ulonglong(0))
     for _ in range(TIMES):
+        device.call("cuMemsetD8_v2", ctypes.c_uint64(device.scratch), 0xFF, ctypes.c_size_t(SCRATCH_BYTES))
         device.call("cuGraphLaunch", graph, stream)
-    device.call("cuStreamSynchronize", stream)
+        device.call("cuStreamSynchronize", stream)
     for name, (number, *shape, size) in told["outputs"].items():
         made = np.empty(shape, DTYPES[number])
         device.call("cuMemcpyDtoH_v2", ctypes.c_void_p(made.ctypes.data), ctypes.c_uint64(device.memory[name]),

@@ -40,8 +40,11 @@ class Prepared:
     environment: dict[str, str]
 
 
-def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False) -> Prepared:
-    """A kernel's launcher, compiled as in a library, and a driver for it; with `library`, cuBLASLt too."""
+def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False, without: str = "") -> Prepared:
+    """A kernel's launcher, compiled as in a library, and a driver for it; with `library`, cuBLASLt too.
+
+    Kernels for the host are `without` a text.
+    """
     source = render(kernel, SYMBOL, "Captured")
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     text = f'{source.text}\nextern "C" const unsigned char {code_symbol(SYMBOL)}[] = {{{code}}};\n'
@@ -60,16 +63,16 @@ def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False)
     types = [p.dtype.onnx for p in kernel.inputs]
     told = {"symbol": SYMBOL, "inputs": len(feeds), "types": types, "outputs": outputs}
     (folder / "told.json").write_text(json.dumps(told))
-    emulated = library_of(source.text, SYMBOL)
+    emulated = library_of(source.text.replace(without, "") if without else source.text, SYMBOL)
     return Prepared(folder, kernel, feeds, {"LD_LIBRARY_PATH": str(folder), "DRIVER_KERNELS": str(emulated)})
 
 
-def product_in_parts(folder: Path) -> Prepared:
+def product_in_parts(folder: Path, without: str = "") -> Prepared:
     """A product whose sums are of two parts, with a normalization: two launches, and memory of the run."""
     case = CASES["norm_behind_float16"]
     kernel = with_tile(case, next(t for t in tiles_of(Sizes(1, 24, 64, 256, F16), TARGET) if t.splits > 1))
     assert len(kernel.phases) == 2 and kernel.scratch
-    return prepared(folder, case, kernel)
+    return prepared(folder, case, kernel, without=without)
 
 
 def assert_right(made: Prepared, scale: float, suffix: str = "") -> None:

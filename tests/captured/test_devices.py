@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from onnxfuse.backends.cuda import registration
 from onnxfuse.build import SUPPORT
+from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
 from onnxfuse.render.ort_glue import Variant
 from tests.captured.prepared import ANY_DEVICE, Prepared, product_in_parts
@@ -33,7 +35,9 @@ BODIES = "function bodies run instead of the kernels"
 def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Path, Path]:
     """A kernel for three architectures, as a library, and for the host."""
     made = product_in_parts(tmp_path_factory.mktemp("devices"))
-    sources = {symbol: render(made.kernel, symbol, "Product").text for symbol in CODE.values()}
+    newer, older = made.kernel, with_launches(made.kernel, dependent=False)
+    kernels = {CODE["sm_90"]: newer, CODE["sm_80"]: older}
+    sources = {symbol: render(kernel, symbol, "Product").text for symbol, kernel in kernels.items()}
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     variants = [Variant(name, (symbol,), ()) for name, symbol in CODE.items()]
     texts = [s.text for s in registration("test.devices", variants)] + list(sources.values())
@@ -43,6 +47,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Path, P
         file.write_text(text)
     flags = ("-std=c++20", "-O1", f"-I{SUPPORT}", f"-I{SUPPORT.parent / 'tiles'}")
     return made, compile_library(files, CACHE / "threads", flags), library_of("".join(sources.values()), "devices")
+
+
+def with_launches(kernel: Kernel, **changes: Any) -> Kernel:
+    """A kernel with fields of its launches replaced."""
+    launches = [p.launch for p in kernel.phases if p.launch is not None]
+    phases = (replace(p, launch=replace(x, **changes)) for p, x in zip(kernel.phases, launches, strict=True))
+    return replace(kernel, phases=tuple(phases))
 
 
 def on(library: tuple[Prepared, Path, Path], device: int, capabilities: str, **more: str) -> tuple[dict[str, Any], str]:
@@ -59,7 +70,8 @@ def on(library: tuple[Prepared, Path, Path], device: int, capabilities: str, **m
     assert done.returncode == 0, done.stderr
     calls = log.read_text().splitlines() if log.exists() else []
     assert not [c for c in calls if c.startswith("refused")]
-    return json.loads(done.stdout), " ".join(sorted({c.split()[1].rpartition("_")[0] for c in calls if c.startswith("launch")}))
+    launched = {c.split()[1].rpartition("_")[0] for c in calls if c.startswith("launch")}
+    return json.loads(done.stdout), " ".join(sorted(launched))
 
 
 @pytest.mark.parametrize(("device", "code"), [(0, "for_80"), (1, "for_90a"), (2, "for_80")])

@@ -3,15 +3,18 @@
 //
 // In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY (of
 // each device, with commas between them) and DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many
-// launches are forgotten; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
+// launches are forgotten; DRIVER_SLOW, part of the names of kernels that take 5 ms more, whether forgotten or not; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
 // A context is current to one thread. What is brought to a device lives in its primary context, and ends with that. Memory
 // that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing may be
 // allocated, waited for, loaded or launched elsewhere, by no thread that has not exchanged its mode; what was captured runs
 // as often as its graph is launched. After the process's last destructor, nothing is answered any more.
+// A launch that may begin before the one before it has ended does: that runs when the first block waits for it, and not
+// before, so that a kernel which reads or stores earlier has wrong results. Several of these begin behind each other.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <array>
+#include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -37,6 +40,7 @@ enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_
        DEINITIALIZED = 4, NO_BINARY = 209, INVALID_HANDLE = 400, ILLEGAL_ADDRESS = 700, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701, CAPTURED = 900,
        INVALIDATED = 901 };
 enum { REGISTERS = 1 << 16, UNASKED = 48 << 10, DYNAMIC_SHARED = 8 };  // of a multiprocessor; bytes; an attribute
+enum { DEPENDENT = 6, DEPENDENT_SINCE = 90, MOST_EARLY = 4 };  // an attribute of launches; the first that has it; at once
 
 struct Kernel {
   std::string name;
@@ -61,7 +65,19 @@ struct Launch {
   size_t shared;
   std::vector<std::array<uint64_t, 16>> values;
   std::function<void()> work;
+  bool dependent = false;  // on the one before: may begin early
 };
+struct Attribute {  // CUlaunchAttribute
+  int id, unused;
+  uint64_t value[8];
+};
+struct Config {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const Attribute* attributes;
+  unsigned count;
+};
+typedef const std::function<void()>* Early;
 
 std::mutex lock;
 bool begun, over, faulted;
@@ -133,6 +149,12 @@ bool fits(int made, int device) {
   return made == here || (made < here && made / 10 == here / 10 && here != 87);
 }
 
+// The library of the kernels for the host.
+void* host_library() {
+  static void* opened = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
+  return opened;
+}
+
 // Whether a kernel was brought to a context that is still the same.
 bool there(const Kernel* k, const Context* c) {
   auto found = k->loaded.find(c->device);
@@ -147,6 +169,24 @@ struct Open {
     for (auto& [begin, bytes] : memory) mprotect(begin, bytes, how);
   }
 };
+
+// The first launches of a queue, up to one, all behind the first of which are dependent: the last begins first, and those
+// before it run when it waits for them.
+void run(std::deque<Launch>& queue, int last) {
+  Launch& l = queue[last];
+  bool waited = last == 0;
+  const std::function<void()> before = [&] { waited = true, run(queue, last - 1); };
+  if (l.work) return l.work();
+  std::vector<void*> arguments;
+  for (auto& v : l.values) arguments.push_back(v.data());
+  Early (*begins_early)(Early) = reinterpret_cast<Early (*)(Early)>(dlsym(host_library(), "emulated_begins_early"));
+  begins_early(waited ? nullptr : &before);
+  l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);
+  begins_early(nullptr);
+  if (waited) return;
+  say("refused a dependent launch of %s, which waits for nothing", l.kernel->name.c_str());
+  before();
+}
 
 bool inside(uint64_t at, size_t bytes) {
   auto after = memory.upper_bound(reinterpret_cast<char*>(at));
@@ -267,7 +307,7 @@ EXPORT int cuLibraryUnload(void* library) {
   return delete static_cast<Library*>(library), OK;
 }
 EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
-  static void* host = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
+  void* host = host_library();
   if (!library || !host) return refuse(NOT_FOUND, "a function without a library");
   std::lock_guard<std::mutex> held(lock);
   Kernel& k = kernels[name];
@@ -302,8 +342,11 @@ EXPORT int cuKernelGetFunction(void** out, void* kernel) {
   k->loaded[current->device] = current->life + 1;
   return *out = kernel, OK;
 }
-EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned shared, void* stream, void** arguments, void** extra) {
+EXPORT int cuLaunchKernelEx(const Config* config, void* function, void** arguments, void** extra) {
+  const unsigned gx = config->grid[0], gy = config->grid[1], gz = config->grid[2];
+  const unsigned bx = config->block[0], by = config->block[1], bz = config->block[2];
+  const unsigned shared = config->shared;
+  void* stream = config->stream;
   Kernel* k = static_cast<Kernel*>(function);
   if (!k) return refuse(INVALID_HANDLE, "a launch of nothing");
   if (faulted) return ILLEGAL_ADDRESS;
@@ -321,13 +364,20 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     return refuse(TOO_MANY, "more registers than a multiprocessor has");
   }
   Launch l{k, gx, bx, shared, {}, {}};
+  for (const Attribute* a = config->attributes; a != config->attributes + config->count; ++a) {
+    if (a->id != DEPENDENT) return refuse(INVALID_VALUE, "a launch attribute that it does not know");
+    if (capability(c->device) < DEPENDENT_SINCE) return refuse(INVALID_VALUE, "a dependent launch on a device without");
+    l.dependent = a->value[0] & 0xffffffffu;
+  }
   for (int i = 0; i < k->arguments; i++) {
     std::array<uint64_t, 16> value{};
     memcpy(value.data(), arguments[i], k->sizes[i]);
     l.values.push_back(value);
   }
-  say("launch %s %u %u %u", k->name.c_str(), gx, bx, shared);
+  say("launch %s %u %u %u%s", k->name.c_str(), gx, bx, shared, l.dependent ? " dependent" : "");
   std::lock_guard<std::mutex> held(lock);
+  const char* slow = getenv("DRIVER_SLOW");
+  if (slow && strstr(k->name.c_str(), slow)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   static int lost = number("DRIVER_LOSES", 0), faults = number("DRIVER_FAULT", 0);
   if (faults && --faults == 0) return faulted = true, OK;  // whoever asks next is told
   if (lost-- > 0) return OK;
@@ -337,6 +387,12 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   else
     streams[stream].push_back(l);
   return OK;
+}
+
+EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, void* stream, void** arguments, void** extra) {
+  const Config config{{gx, gy, gz}, {bx, by, bz}, shared, stream, nullptr, 0};
+  return cuLaunchKernelEx(&config, function, arguments, extra);
 }
 
 // A tensor map, as the emulator reads it (emulated.h).
@@ -399,7 +455,9 @@ EXPORT int cuStreamEndCapture(void* stream, void** out) {
 EXPORT int cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) { return *out = graph, OK; }
 EXPORT int cuGraphLaunch(void* graph, void* stream) {
   std::lock_guard<std::mutex> held(lock);
+  const size_t before = streams[stream].size();
   for (const Launch& l : *static_cast<Graph*>(graph)) streams[stream].push_back(l);
+  if (streams[stream].size() > before) streams[stream][before].dependent = false;  // edges do not leave a graph
   return OK;
 }
 EXPORT int cuStreamSynchronize(void* stream);
@@ -436,15 +494,11 @@ EXPORT int cuStreamSynchronize(void* stream) {
   std::lock_guard<std::mutex> held(lock);
   say("synchronize %zu", streams[stream].size());
   Open open;
-  for (; !streams[stream].empty(); streams[stream].pop_front()) {
-    Launch& l = streams[stream].front();
-    if (l.work) {
-      l.work();
-      continue;
-    }
-    std::vector<void*> arguments;
-    for (auto& v : l.values) arguments.push_back(v.data());
-    l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);
+  for (std::deque<Launch>& queue = streams[stream]; !queue.empty();) {
+    int early = 0;
+    while (early < MOST_EARLY && early + 1 < (int)queue.size() && queue[early + 1].dependent) ++early;
+    run(queue, early);
+    queue.erase(queue.begin(), queue.begin() + early + 1);
   }
   return OK;
 }

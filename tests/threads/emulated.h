@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -119,7 +120,7 @@ struct Arrival {
   int turns;
   std::vector<Box> coming;
 };
-enum State { RUNNING, AT_BARRIER, IN_WARP, DONE };
+enum State { RUNNING, AT_BARRIER, IN_WARP, FOR_KERNEL, DONE };
 struct Thread {
   Place place;
   Number number;
@@ -145,6 +146,8 @@ struct Block {
   const std::function<void()>* body;
 };
 inline thread_local Block* now = nullptr;
+// What has to end before this launch goes on, where it has begun early: it is run when all threads of the first block wait.
+inline thread_local const std::function<void()>* before = nullptr;
 const size_t STACK = 64 << 10;
 
 inline void leave(State s) {
@@ -212,10 +215,14 @@ inline void run_block(Block& b, char* stacks, std::mt19937& random) {
     bool any = false;
     std::shuffle(warps.begin(), warps.end(), random);
     for (unsigned w : warps) any |= run_warp(b, w * 32, lanes, random);
-    size_t done = 0, waiting = 0;
-    for (const Thread& t : b.threads) done += t.state == DONE, waiting += t.state == AT_BARRIER;
+    size_t done = 0, waiting = 0, early = 0;
+    for (const Thread& t : b.threads)
+      done += t.state == DONE, waiting += t.state == AT_BARRIER, early += t.state == FOR_KERNEL;
     if (done == b.threads.size()) return;
-    if (waiting == b.threads.size()) {
+    if (early && (early + done == b.threads.size() || !any)) {
+      if (const auto* first = std::exchange(before, nullptr)) (*first)();
+      for (Thread& t : b.threads) t.state = t.state == FOR_KERNEL ? RUNNING : t.state;
+    } else if (waiting == b.threads.size()) {
       b.told = true;
       for (Thread& t : b.threads) t.state = RUNNING, b.told = b.told && t.tells, t.tells = false;
     } else if (!any)
@@ -262,6 +269,11 @@ __attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
 }
 
 }  // namespace emulated
+
+extern "C" __attribute__((used, visibility("default"))) inline const std::function<void()>* emulated_begins_early(
+    const std::function<void()>* before) {
+  return std::exchange(emulated::before, before);
+}
 
 #define threadIdx (emulated::now->running->number)
 #define blockIdx (emulated::now->number)

@@ -6,6 +6,17 @@ inline float power_of_two(float x) { return x < -126 ? 0 : exp2f(x); }
 
 inline void loads_before() {}
 
+// A launch that has begun early goes on when the one before it has ended.
+inline void wait_for_kernel_before() {
+  if (emulated::before) emulated::leave(emulated::FOR_KERNEL);
+}
+inline void let_next_kernel_begin() {}
+template <class T>
+inline void fetch_ahead(const T* from, int count) {
+  const volatile char* bytes = reinterpret_cast<const volatile char*>(from);
+  if (count) (void)(bytes[0] + bytes[count * sizeof(T) - 1]);  // a device's memory is there
+}
+
 // A copy arrives when it is waited for, and not before.
 template <int BYTES>
 void copy_bytes(void* to, const void* from) {

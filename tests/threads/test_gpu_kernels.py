@@ -5,6 +5,7 @@ A run interprets all of them, and compiles those of rows and every sixteenth of 
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -18,11 +19,14 @@ from onnxfuse.ir.kernel import Kernel, all_statements
 from onnxfuse.ir.launch import CopyAsync, Mma
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
+from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import CORES_SINCE, gpus_of
-from tests.kernels.compiled import Array, Case, check, expected, fed, packed
+from tests.captured.machine_code import before_the_wait
+from tests.kernels.compiled import Array, Case, check, expected, fed, lowered_of, packed
 from tests.kernels.pool_host import compiler
+from tests.rules.build import Build
 from tests.threads.emulator import run
-from tests.threads.scheduled import OTHERS, TABLES, USUAL, library_of, name_of, scheduled
+from tests.threads.scheduled import OTHERS, TABLES, TARGET, USUAL, library_of, name_of, scheduled
 from tests.threads.size_cases import pixels_given_twice
 
 EVERY = (*TABLES["rows"], *OTHERS)
@@ -86,6 +90,8 @@ def test_its_text_compiles_and_nothing_is_spilled(case: Case, target: object) ->
         assert phase.launch is not None
         assert used.spills == 0
         assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
+        if phase.launch.dependent:
+            assert before_the_wait(made.code, used.function) == set()
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
@@ -94,3 +100,19 @@ def test_registers_that_are_left_are_used_before_anything_is_spilled(flags: tupl
     """Rows of an image's pixels, normalized and given twice: ptxas spilled two of 72 registers, for an 8th block."""
     text = device_text(kernel_of(Case("pixels_given_twice", pixels_given_twice())), "k")
     assert unspilled(text, flags, COMPILER).spills == 0
+
+
+def test_images_of_any_size_are_checked_in_little_memory() -> None:
+    """A text detector with three open sizes took 24 GB: all of them were 129 in a sample, of which a few blocks run."""
+    b = Build()
+    x = b.input("x", "batch", 96, "height", "width")
+    case = Case("images_of_any_size", b.graph(b.node("Relu", b.node("Add", x, b.input("y", "batch", 96, 1, 1)))))
+    lowered = lowered_of(case)
+    assert not isinstance(lowered, Decision)
+    tracemalloc.start()
+    try:
+        assert isinstance(schedule(lowered, case.layouts, TARGET), Kernel)  # it is verified after the last pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 << 20, f"{peak / 2**20:.0f} MB at the peak"

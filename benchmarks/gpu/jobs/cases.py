@@ -5,7 +5,7 @@ Weights are inputs of the graphs, so that nothing large is drawn; kernels are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,6 +238,10 @@ def _moved(dtype: DType) -> Iterator[Kind]:
         b = Build(20)
         y = b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=perm)
         yield _row(name, "x".join(map(str, shape)), dtype, b.graph(y), op="permute", shape=shape, perm=perm)
+    for channels, sides in ((256, (64, 32, 16, 8)), (256, (128, 64, 32, 16))):  # SegFormer: images enlarged and joined
+        label = f"{channels}x{sides[0]}x{sides[0]}"
+        graph = _enlarged(channels, sides, dtype)
+        yield _row("enlarged", label, dtype, graph, op="enlarged", shape=(channels, sides[0]), sides=sides)
     for channels, pixels in ((96, 3136), (384, 196)):  # ConvNeXt: a transposition and the normalization behind it
         b = Build(20)
         x = b.node("Transpose", b.input("x", channels, pixels, dtype=dtype), perm=(1, 0))
@@ -246,11 +250,23 @@ def _moved(dtype: DType) -> Iterator[Kind]:
         yield _row("transposed layernorm", label, dtype, b.graph(y), op="norm_of_transposed", shape=(channels, pixels))
 
 
+def _enlarged(channels: int, sides: Sequence[int], dtype: DType) -> Graph:
+    """Images as products leave them, enlarged to the first one's side and joined."""
+    b = Build(18)
+    made = []
+    for side in sides:
+        x = b.node("Transpose", b.input(f"x{side}", 1, side * side, channels, dtype=dtype), perm=(0, 2, 1))
+        x = b.node("Reshape", x, b.ints(1, channels, side, side))
+        scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
+        made.append(x if side == sides[0] else b.node("Resize", x, "", scales, mode="linear"))
+    return b.graph(b.node("Concat", *made[::-1], axis=1))
+
+
 def _convolved(dtype: DType) -> Iterator[Kind]:
     for channels, side, taps, stride in (
         (96, 56, 7, 1), (192, 28, 7, 1), (384, 14, 7, 1), (768, 7, 7, 1),
         (32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (384, 14, 3, 1), (960, 7, 3, 1),
-        (128, 64, 3, 1), (256, 32, 3, 1), (640, 16, 3, 1),
+        (128, 64, 3, 1), (256, 32, 3, 1), (640, 16, 3, 1), (96, 112, 5, 2), (240, 28, 5, 1),
     ):  # fmt: skip
         b = Build(20)
         x = b.input("x", 1, channels, side, side, dtype=dtype)
@@ -259,11 +275,17 @@ def _convolved(dtype: DType) -> Iterator[Kind]:
         y = b.node("Conv", x, w, bias, group=channels, pads=pads, strides=[stride] * 2, kernel_shape=[taps] * 2)
         shape, label = (1, channels, side, side), f"{channels}x{side}x{side},{taps}x{taps},{stride}"
         yield _row("depthwise", label, dtype, b.graph(y), op="depthwise", shape=shape, taps=taps, stride=stride)
-    b = Build(20)
-    shape = (1, 64, 112, 112)
-    x = b.input("x", *shape, dtype=dtype)
-    y = b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    yield _row("maxpool", "64x112x112", dtype, b.graph(y), op="maxpool", shape=shape)
+    for batch, channels, side, taps, stride in (
+        (1, 64, 112, 3, 2), (1, 64, 112, 2, 2), (1, 128, 56, 3, 2), (1, 256, 20, 5, 1), (1, 512, 13, 5, 1),
+        (8, 64, 112, 3, 2),
+    ):  # fmt: skip
+        shape = (batch, channels, side, side)
+        pads, label = [(taps - 1) // 2] * 4, f"{'x'.join(map(str, shape))},{taps}x{taps},{stride}"
+        for name, op in (("maxpool", "MaxPool"), ("average pool", "AveragePool")):
+            b = Build(20)
+            x = b.input("x", *shape, dtype=dtype)
+            y = b.node(op, x, kernel_shape=[taps] * 2, strides=[stride] * 2, pads=pads)
+            yield _row(name, label, dtype, b.graph(y), op=name, shape=shape, taps=taps, stride=stride)
     for channels in (2048, 1280):
         b = Build(20)
         shape = (1, channels, 7, 7)

@@ -102,10 +102,17 @@ def between(how: Mapping[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, S
     x, r = drawn(*shape, dtype=dtype), drawn(*shape, dtype=dtype)
     last = shape[-1]
     gamma, beta = drawn(last, dtype=dtype), drawn(last, dtype=dtype)
+    taps, stride = how.get("taps", 0), how.get("stride", 0)
     if op == "depthwise":
-        channels, taps, stride = shape[1], how["taps"], how["stride"]
+        channels = shape[1]
         w, bias = drawn(channels, 1, taps, taps, dtype=dtype), drawn(channels, dtype=dtype)
         yield op, [lambda: F.conv2d(x, w, bias, stride, taps // 2, 1, channels)]
+        return
+    if op == "enlarged":
+        images = [drawn(1, n * n, shape[0], dtype=dtype) for n in how["sides"]]
+        squares = [i.transpose(1, 2).reshape(1, shape[0], n, n) for i, n in zip(images, how["sides"], strict=True)]
+        size = (how["sides"][0],) * 2
+        yield op, [lambda: torch.cat([F.interpolate(s, size, mode="bilinear") for s in squares], 1)]
         return
     first, second = (drawn(shape[0], dtype=dtype) for _ in range(2))
     calls: dict[str, Call] = {
@@ -116,7 +123,8 @@ def between(how: Mapping[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, S
         "add_relu": lambda: torch.relu(x + r),
         "permute": lambda: x.permute(*how["perm"]).contiguous(),
         "norm_of_transposed": lambda: F.layer_norm(x.t().contiguous(), (shape[0],), first, second),
-        "maxpool": lambda: F.max_pool2d(x, 3, 2, 1),
+        "maxpool": lambda: F.max_pool2d(x, taps, stride, (taps - 1) // 2),
+        "average pool": lambda: F.avg_pool2d(x, taps, stride, (taps - 1) // 2, count_include_pad=False),
         "global_average": lambda: x.mean((2, 3), keepdim=True),
     }
     yield op, [calls[op]]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,15 @@ def full(wish: CheckRequest) -> Facts:
             while todo and len(live) < AT_ONCE and not wish.late:
                 path = todo.pop(0)
                 result = place / f"{title(path)}.json"
-                command = [sys.executable, "-m", "benchmarks.gpu.networks.times", path, result, place / "lock"]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.gpu.networks.times",
+                    path,
+                    result,
+                    place / "lock",
+                    *wish.ways,
+                ]
                 live[title(path)] = subprocess.Popen(command, stderr=result.with_suffix(".log").open("wb")), result
             for key, (process, result) in [*live.items()]:
                 if process.poll() is None and time.monotonic() > wish.until + LONGEST_S:
@@ -144,8 +152,13 @@ def error(found: list[Array], wanted: list[Array]) -> float:
 
 def ratio(before: Callable[[], Any], after: Callable[[], Any]) -> tuple[float, list[float]]:
     """The median of the turns' ratios, and the least milliseconds of each; the one and the other in turns."""
-    turns = [[least(call) for call in (before, after)] for _ in range(ROUNDS)]
+    turns = turns_of([before, after])
     return statistics.median(a / b for a, b in turns), [min(column) for column in zip(*turns, strict=True)]
+
+
+def turns_of(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
+    """Milliseconds of some calls, one after the other, in each of several turns."""
+    return [[least(call) for call in calls] for _ in range(ROUNDS)]
 
 
 def least(call: Callable[[], Any], count: int = RUNS) -> float:

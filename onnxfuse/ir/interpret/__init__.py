@@ -54,7 +54,8 @@ def prepared(
     sizes = [(o.name, o.dtype, [int(here.index(e)) for e in o.storage]) for o in kernel.outputs]
     sizes += [(b.name, b.dtype, [int(here.index(b.size))]) for b in kernel.scratch]
     for name, dtype, extents in sizes:
-        run.memory[name] = Memory.empty(name, dtype, int(np.prod(extents, dtype=np.int64)), alone)
+        size = int(np.prod(extents, dtype=np.int64))
+        run.memory[name] = Memory.empty(name, dtype, size, alone, poisoned=not sample)
         run.memory[name].checked = not sample
     return run
 

@@ -24,11 +24,20 @@ class Memory:
 
     @staticmethod
     def empty(
-        name: str, dtype: DType, size: int, threads: Threads, copies: int = 1, *, pointers: bool = False
+        name: str,
+        dtype: DType,
+        size: int,
+        threads: Threads,
+        copies: int = 1,
+        *,
+        pointers: bool = False,
+        poisoned: bool = True,
     ) -> Memory:
-        """An uninitialized buffer."""
+        """An uninitialized buffer; one that is not `poisoned` with NaN is not mapped where it is never looked at."""
         kind = np.dtype(np.int64) if pointers else dtype.numpy
-        values = np.full((copies, size), np.nan, kind) if kind.kind == "f" else np.zeros((copies, size), kind)
+        values = (
+            np.full((copies, size), np.nan, kind) if poisoned and kind.kind == "f" else np.zeros((copies, size), kind)
+        )
         return Memory(name, dtype, values, np.zeros((copies, size), np.int64), threads)
 
     def of(self, threads: Threads) -> None:

@@ -7,7 +7,7 @@ without data: every finding has two threads as its witness.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 
@@ -67,6 +67,7 @@ DIVIDED = {
     "lane": THREAD,
 }  # uniformity of the loop variables of distributed loops
 EXTENTS = (17, 40, 129)  # values of symbols for the interpreted samples
+MOST_ELEMENTS = 1 << 20  # of a buffer in those: outer symbols are smaller where several are multiplied
 WIDE = (1, 2, 4, 8)  # elements of one access
 _WIDTHS = ", ".join(map(str, WIDE))
 
@@ -150,6 +151,7 @@ class _Levels:
         self.vector: Axis | None = None
         buffers = (*kernel.scratch, *phase.locals)
         self.types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in buffers}
+        self.inputs = {p.name for p in kernel.inputs}
         self.private = {b.name for b in phase.locals if b.space != "shared"}
         self.spaces = {b.name: b.space for b in buffers}
         self.swizzled = {b.name for b in phase.locals if b.swizzled and b.space == "shared" and b.dtype.bytes == 2}
@@ -169,6 +171,8 @@ class _Levels:
             self.say(f"block size is {self.launch.block!r} threads, expected whole warps of {self.launch.lanes}")
         if grid is not None and not 0 < grid <= MOST_BLOCKS:
             self.say(f"grid size is {grid} blocks, expected 1 to {MOST_BLOCKS}")
+        if {*self.launch.ahead} - self.inputs or (self.launch.ahead and not self.launch.dependent):
+            self.say(f"{', '.join(self.launch.ahead)} ahead of a kernel, expected inputs and a dependent launch")
         for s in statements(phase.body):
             if isinstance(s, Call):
                 self.say(f"a {type(s).__name__} in a GPU phase")
@@ -342,8 +346,7 @@ def _run_some(kernel: Kernel) -> list[str]:
     """Faults of an interpreted sample, the first blocks and iterations, on zero inputs of some sizes."""
     found: dict[str, None] = {}
     for extent in EXTENTS if kernel.binds else EXTENTS[:1]:
-        symbols = _symbols(kernel.binds, extent)
-        here = Iterations((), np.zeros(1, np.int64), symbols, {})
+        here = Iterations((), np.zeros(1, np.int64), _fitting(kernel, extent), {})
         shapes = [tuple(int(here.index(e)) for e in p.storage) for p in kernel.inputs]
         if any(e < 0 for shape in shapes for e in shape) or any(here.index(e) < 0 for e in kernel.requires):
             continue
@@ -358,11 +361,24 @@ def _run_some(kernel: Kernel) -> list[str]:
     return list(found)
 
 
-def _symbols(binds: tuple[ExtentBind | Computed, ...], extent: int) -> Mapping[str, int]:
-    """Values of symbols where all bound dimensions have this extent, and computed symbols."""
+def _fitting(kernel: Kernel, extent: int) -> Mapping[str, int]:
+    """Values of symbols: this extent, and less for as many outer ones as it takes for each buffer to be small."""
+    sizes = [product(list(p.storage)) for p in (*kernel.inputs, *kernel.outputs)] + [b.size for b in kernel.scratch]
+    asked = [extent] * len(kernel.binds)
+    while True:
+        values = _symbols(kernel.binds, asked)
+        here = Iterations((), np.zeros(1, np.int64), values, {})
+        outer = next((at for at, each in enumerate(asked) if each > 1), None)
+        if outer is None or all(int(here.index(size)) <= MOST_ELEMENTS for size in sizes):
+            return values
+        asked[outer] //= 2
+
+
+def _symbols(binds: tuple[ExtentBind | Computed, ...], asked: Sequence[int]) -> Mapping[str, int]:
+    """Values of symbols where bound dimensions have these extents, or their least; and of computed symbols."""
     values: dict[str, int] = {}
     here = Iterations((), np.zeros(1, np.int64), values, {})
-    for b in binds:
+    for b, extent in zip(binds, asked, strict=True):
         known = int(here.index(b.value)) if isinstance(b, Computed) else max(extent, b.symbol.least)
         values[b.symbol.name] = known
     return values

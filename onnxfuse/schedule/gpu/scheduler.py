@@ -26,7 +26,9 @@ from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_togethe
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
-from onnxfuse.schedule.gpu.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.transpose import transposing_phase
+from onnxfuse.schedule.gpu.elements.turned import turned_phase
 from onnxfuse.schedule.gpu.library import with_library
 from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
@@ -37,10 +39,11 @@ from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_o
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
-from onnxfuse.schedule.gpu.transpose import transposing_phase
+from onnxfuse.schedule.gpu.windows import window_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
+from onnxfuse.schedule.passes.dependent_launches import constants_ahead, dependent_launches
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.whole_guards import whole_guards
@@ -49,6 +52,7 @@ from onnxfuse.target import Gpu
 PASSES: tuple[Pass[Gpu], ...] = (
     Pass("block reductions", block_reductions),
     Pass("whole guards", whole_guards),
+    Pass("dependent launches", dependent_launches),
     Pass("legalize", lambda kernel, target: legalize(kernel)),
 )
 """What a kernel goes through once its phases are divided among threads, in this order."""
@@ -62,13 +66,14 @@ def schedule(
     layouts: Mapping[str, Layout],
     target: Gpu,
     *,
+    constants: Container[str] = (),
     check: Check = verified,
     measured: Substitutions | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet.
 
-    `check` is told the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
-    taken where the first would be.
+    `constants` are values that no kernel stores. `check` is told the kernel after each step. `measured` has pairs of
+    tiles of products, by their text: the second is taken where the first would be.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -82,7 +87,7 @@ def schedule(
         return replace(nest, nodes=(lowered.group.name,))
     made = through(PASSES, nest, target, check)
     inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
-    return replace(made, inputs=inputs, outputs=outputs)
+    return constants_ahead(replace(made, inputs=inputs, outputs=outputs), constants)
 
 
 @lru_cache(256)
@@ -214,13 +219,12 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return Phased(phase, ())
         part = partition([Job(part.nest)], target)[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
-        transposing = transposing_phase(part, places, target)
-        if transposing is not None:
-            return Phased(transposing, ())
-        for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
-            phase = flat_phase(part, width, places, target)
-            if phase is not None and (width == 1 or aligned(phase, types)):
-                return Phased(phase, ())
+        elements = _of_elements(part, places, types, target)
+        if elements is not None:
+            return Phased(elements, ())
+    sliding = window_phase(part, places, target)
+    if sliding is not None:
+        return Phased(sliding, ())
     unaligned: set[int] = set()
     for d in divisions(part, places, min(t.bytes for t in types.values()), target):
         made = row_phase(part, d, places, kept, target) if d.width not in unaligned else None
@@ -230,6 +234,20 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return made
         unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
+
+
+def _of_elements(
+    part: AlignedJobs, places: Mapping[str, Place], types: Mapping[str, DType], target: Gpu
+) -> Phase | None:
+    """A phase without reductions: turned in shared memory, or each thread at elements side by side."""
+    turned = transposing_phase(part, places, target) or turned_phase(part, places, types, target)
+    if turned is not None:
+        return turned
+    for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
+        phase = flat_phase(part, width, places, target)
+        if phase is not None and (width == 1 or aligned(phase, types)):
+            return phase
+    return None
 
 
 def _own_phase(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from onnxfuse_cli.verbs import onnxfuse
-
 from scripts import commands
 from tests.craft.sources import ROOT
 
