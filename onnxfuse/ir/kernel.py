@@ -15,7 +15,16 @@ from typing import Literal, TypeAlias
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
 from onnxfuse.ir.launch import (
-    Asynchronous, Commit, CopyAsync, Launch, LibraryProduct, MatrixLoad, Mma, Sync, Wait, WideAccess,
+    Beside,
+    Commit,
+    CopyAsync,
+    Launch,
+    LibraryProduct,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Wait,
+    WideAccess,
 )  # fmt: skip
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
@@ -246,7 +255,7 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma | Asynchronous  # only in phases with a launch
+Threaded = Sync | CopyAsync | Commit | Wait | Mma | Beside  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 

@@ -206,6 +206,9 @@ class WaitArrival(Asynchronous):
     turn: Index
 
 
+Beside = WarpgroupMma | WaitProducts | BeginArrivals | CopyBox | WaitArrival
+
+
 @dataclass(frozen=True, slots=True)
 class LibraryProduct:
     """A call of cuBLASLt that computes what a phase does: result = activation(left right + bias + residual).

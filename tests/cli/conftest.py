@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from onnxfuse_cli.__main__ import run
 
 from onnxfuse.measure.database import FILE
 from onnxfuse.report.result import Result
-from onnxfuse_cli.__main__ import run
 
 BUSY = 6  # times that a measurement is repeated which tells nothing, since the machine does other work
 

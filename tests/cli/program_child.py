@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from onnxfuse_cli import show, verbs_models, verbs_tools
+from onnxfuse_cli.__main__ import run
+
 from onnxfuse import pipeline
 from onnxfuse.measure import gain_child, machine_child, profile_child, samples_child
 from onnxfuse.runtime import fork_server, forks, inference_child, process
 from onnxfuse.verify import pieces_child
-from onnxfuse_cli import show, verbs_models, verbs_tools
-from onnxfuse_cli.__main__ import run
 
 # What verbs, and their children, import when they run.
 IMPORTED = (pipeline, verbs_models, verbs_tools, gain_child, machine_child, profile_child, samples_child, pieces_child,

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxfuse_cli import profiling
 
 from onnxfuse.runtime import process
-from onnxfuse_cli import profiling
 from tests.cli.conftest import Onnxfuse, Said, chain, files
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+from onnxfuse_cli import explaining, inspecting
 
 from onnxfuse.config import Options
-from onnxfuse_cli import explaining, inspecting
 from tests.models import bodies
 
 

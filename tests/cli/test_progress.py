@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-
 from onnxfuse_cli import progress
 from onnxfuse_cli.show import Screen
+
 from tests.cli.conftest import Onnxfuse, two_chains
 from tests.cli.terminal import watched
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from onnxfuse_cli import show, summary
 
 from onnxfuse import optimize
-from onnxfuse_cli import show, summary
 from tests.cli.conftest import Onnxfuse
 from tests.cli.terminal import on_terminal
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import onnx
 import pytest
+from onnxfuse_cli.progress import step_line
+from onnxfuse_cli.show import Screen
+from onnxfuse_cli.verifying import _group_rows
 
 from onnxfuse.measure.operations import rates
 from onnxfuse.report import remarks
 from onnxfuse.verify import GroupVerdict
-from onnxfuse_cli.progress import step_line
-from onnxfuse_cli.show import Screen
-from onnxfuse_cli.verifying import _group_rows
 from tests.cli.conftest import Onnxfuse, chain
 
 QUICK = ("--duration", "0.05")

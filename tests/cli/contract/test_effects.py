@@ -18,14 +18,14 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
+from onnxfuse_cli import bisecting, profiling, progress, tuning, verifying
+from onnxfuse_cli.verbs import onnxfuse as program
 
 from onnxfuse.backends import BACKENDS
 from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import provider
 from onnxfuse.target.device import Device, Driver
-from onnxfuse_cli import bisecting, profiling, progress, tuning, verifying
-from onnxfuse_cli.verbs import onnxfuse as program
 from tests.cli.conftest import BUSY, Onnxfuse, chain, two_chains
 from tests.cli.contract.effects import ELSEWHERE, OWN, USUAL, WORDS, Effect, of_all_verbs
 from tests.cli.contract.schema import problems

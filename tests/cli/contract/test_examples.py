@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-
 from onnxfuse_cli.program import VerbCommand
 from onnxfuse_cli.verbs import onnxfuse as program
+
 from tests.caches import own_cache
 from tests.cli import programs
 from tests.cli.conftest import Onnxfuse

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
-
-from onnxfuse.config import SECTIONS, Options
-from onnxfuse.runtime import process
 from onnxfuse_cli.flags import OTHERS, name_of
 from onnxfuse_cli.program import VerbCommand
 from onnxfuse_cli.verbs import onnxfuse as program
+
+from onnxfuse.config import SECTIONS, Options
+from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse
 
 VERBS = list(program.commands)

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
-
 from onnxfuse_cli.verbs import onnxfuse as program
+
 from tests.cli.conftest import Onnxfuse, lonely
 from tests.cli.contract.schema import problems
 from tests.craft.sources import ROOT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from onnxfuse_cli.verbs import onnxfuse
+
 from scripts import commands
 from tests.craft.sources import ROOT
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnxfuse_cli.packaging import BILL
 
 from onnxfuse.report.programs import programs
 from onnxfuse.runtime import process
-from onnxfuse_cli.packaging import BILL
 from tests.cli.conftest import Onnxfuse, chain
 
 

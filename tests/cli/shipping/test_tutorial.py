@@ -10,10 +10,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnxfuse_cli.verbs import onnxfuse as program
 
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.runtime import process
-from onnxfuse_cli.verbs import onnxfuse as program
 from tests.cli import programs
 from tests.cli.shipping.test_recipes import env
 from tests.cli.shipping.test_wants import sized
