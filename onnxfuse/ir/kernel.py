@@ -14,18 +14,7 @@ from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
-from onnxfuse.ir.launch import (
-    Beside,
-    Commit,
-    CopyAsync,
-    Launch,
-    LibraryProduct,
-    MatrixLoad,
-    Mma,
-    Sync,
-    Wait,
-    WideAccess,
-)  # fmt: skip
+from onnxfuse.ir.launch import Launch, LibraryProduct, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -255,7 +244,6 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma | Beside  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 

@@ -24,7 +24,6 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Threaded,
     When,
     tables,
 )
@@ -39,6 +38,7 @@ from onnxfuse.ir.launch import (
     MatrixLoad,
     Mma,
     Sync,
+    Threaded,
     Wait,
     WaitArrival,
     WaitProducts,

@@ -207,6 +207,7 @@ class WaitArrival(Asynchronous):
 
 
 Beside = WarpgroupMma | WaitProducts | BeginArrivals | CopyBox | WaitArrival
+Threaded = Sync | CopyAsync | Commit | Wait | Mma | Beside  # only in phases with a launch
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,22 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
     tables,
 )
-from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.launch import (
+    Asynchronous,
+    Commit,
+    CopyAsync,
+    Launch,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Threaded,
+    Wait,
+    WideAccess,
+)
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored

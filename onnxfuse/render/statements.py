@@ -19,10 +19,9 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     RowPointer,
     Store,
-    Threaded,
 )
 from onnxfuse.ir.lanes import INTERLEAVED
-from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Threaded, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Scalar, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Coding, Packed, Quantized, Tile

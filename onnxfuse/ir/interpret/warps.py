@@ -14,7 +14,6 @@ from onnxfuse.ir.interpret.memory import ON_THE_WAY, Memory
 from onnxfuse.ir.interpret.threads import THREADS as STAMPS
 from onnxfuse.ir.interpret.threads import Threads
 from onnxfuse.ir.interpret.values import Iterations
-from onnxfuse.ir.kernel import Threaded
 from onnxfuse.ir.launch import (
     BeginArrivals,
     Commit,
@@ -22,6 +21,7 @@ from onnxfuse.ir.launch import (
     CopyBox,
     Mma,
     Sync,
+    Threaded,
     Wait,
     WaitArrival,
     WaitProducts,

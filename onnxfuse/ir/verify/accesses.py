@@ -37,11 +37,10 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
 )
-from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, CopyBox, Mma, Sync, Wait, WarpgroupMma
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, CopyBox, Mma, Sync, Threaded, Wait, WarpgroupMma
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Channels, Packed, Pointers, Quantized, Tile

@@ -32,7 +32,6 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
 )
@@ -50,6 +49,7 @@ from onnxfuse.ir.launch import (
     Launch,
     Mma,
     Sync,
+    Threaded,
     Wait,
     WaitArrival,
     WaitProducts,
