@@ -19,7 +19,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.gpu_calls import gpu_calls
 from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.render.cuda_launch import kernel_text
-from onnxfuse.render.tensor_maps import tensor_maps
+from onnxfuse.render.cuda_parameters import tensor_maps
 from onnxfuse.target import Gpu
 
 TURNS, LEAST_MS, MOST_LAUNCHES = 7, 0.5, 200

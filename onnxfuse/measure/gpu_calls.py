@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.ir.fragments import LINE
-from onnxfuse.render.tensor_maps import ELEMENTS, TensorMap
+from onnxfuse.render.cuda_parameters import ELEMENTS, TensorMap
 
 MAP_BYTES, MAP_ALIGNED = 128, 64  # of a tensor map
 DYNAMIC_SHARED, UNASKED = 8, 48 << 10  # an attribute of functions; bytes of shared memory available without it

@@ -48,7 +48,7 @@ from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 from onnxfuse.render.cuda_beside import call_beside
-from onnxfuse.render.tensor_maps import TensorMap, tensor_maps
+from onnxfuse.render.cuda_parameters import TensorMap, parameters, tensor_maps
 
 SOME = 4  # turns of a loop that are spelled out, where not all are
 NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
@@ -65,16 +65,6 @@ def device_text(kernel: Kernel, name: str) -> str:
 def function_name(name: str, phase: int) -> str:
     """The name of the function of a phase."""
     return f"{name}_{phase}"
-
-
-def parameters(kernel: Kernel) -> list[tuple[str, str]]:
-    """Types and names of the parameters of every phase: inputs, outputs, scratch, symbols and tensor maps."""
-    found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
-    found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
-    found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
-    maps = [("const __grid_constant__ Map", f"map{n}") for n in range(len(tensor_maps(kernel)))]
-    symbols = [("i64", b.symbol.name) for b in kernel.binds]
-    return [*((f"{t} __restrict__", name) for t, name in found), *symbols, *maps]
 
 
 def _table(t: IndexTable) -> str:

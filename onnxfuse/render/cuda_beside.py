@@ -8,7 +8,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.launch import Asynchronous, BeginArrivals, CopyBox, WaitArrival, WaitProducts, WarpgroupMma
 from onnxfuse.render.c_family import identifier, index
-from onnxfuse.render.tensor_maps import TensorMap, map_of
+from onnxfuse.render.cuda_parameters import TensorMap, map_of
 
 
 def call_beside(s: Asynchronous, maps: Sequence[TensorMap], types: Mapping[str, DType]) -> str:

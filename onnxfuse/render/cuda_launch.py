@@ -24,9 +24,9 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryProduct
 from onnxfuse.render.c_family import identifier, index, stored
-from onnxfuse.render.cuda import device_text, function_name, parameters
+from onnxfuse.render.cuda import device_text, function_name
+from onnxfuse.render.cuda_parameters import ELEMENTS, parameters, tensor_maps
 from onnxfuse.render.source import Source
-from onnxfuse.render.tensor_maps import ELEMENTS, tensor_maps
 
 DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
 DATA = {F32: 0, F16: 2, BF16: 14}  # cudaDataType_t

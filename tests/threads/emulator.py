@@ -20,7 +20,7 @@ from onnxfuse.ir.interpret.elements import from_stored
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda import device_text, function_name
-from onnxfuse.render.tensor_maps import TensorMap, tensor_maps
+from onnxfuse.render.cuda_parameters import TensorMap, tensor_maps
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library
 

@@ -33,7 +33,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cuda import device_text, function_name
-from onnxfuse.render.tensor_maps import tensor_maps
+from onnxfuse.render.cuda_parameters import tensor_maps
 from onnxfuse.schedule.gpu import products, scheduler
 from onnxfuse.schedule.passes.driver import unchecked
 from onnxfuse.target import gpus_of

@@ -1,4 +1,4 @@
-"""What kernels are given that copy boxes of matrices to shared memory: a tensor map of each, made on the host."""
+"""What functions of a kernel are given: buffers, symbols, and tensor maps of matrices that are copied in boxes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from onnxfuse.ir.dtype import BF16, F16, DType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel, all_statements
 from onnxfuse.ir.launch import CopyBox
+from onnxfuse.render.c_family import identifier, stored
 
 ELEMENTS = {F16: 6, BF16: 9}  # CUtensorMapDataType
+
+
+def parameters(kernel: Kernel) -> list[tuple[str, str]]:
+    """Types and names of the parameters of every phase: inputs, outputs, scratch, symbols and tensor maps."""
+    found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
+    found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
+    found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
+    maps = [("const __grid_constant__ Map", f"map{n}") for n in range(len(tensor_maps(kernel)))]
+    symbols = [("i64", b.symbol.name) for b in kernel.binds]
+    return [*((f"{t} __restrict__", name) for t, name in found), *symbols, *maps]
 
 
 @dataclass(frozen=True, slots=True)
