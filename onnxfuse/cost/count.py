@@ -30,7 +30,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
@@ -148,7 +148,7 @@ class Counter(Means):
                 self._store(s, block)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 block.other += self._call(s)
-            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 raise TypeError(f"{type(s).__name__} is a statement of threads, which are not counted")
             case _:
                 assert_never(s)

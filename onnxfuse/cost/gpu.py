@@ -16,11 +16,12 @@ from onnxfuse.cost.nodes import VIEW, Call, NodeWork, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.fragments import WARPGROUP
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import Activation, CopyAsync, LibraryProduct, Mma, Sync
+from onnxfuse.ir.launch import Activation, CopyAsync, CopyBox, LibraryProduct, Mma, Sync, WarpgroupMma
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
@@ -30,6 +31,7 @@ PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
 DEPTHWISE, DEPTHWISE_SHORT = 0.036, 0.12  # and of a thread's own arithmetic, by its depthwise ones; of 16-bit types
 OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as well
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
+OWN_WARPGROUPS = 0.5  # and of those of warpgroups
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
@@ -146,7 +148,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
-    if not any(isinstance(s, (CopyAsync, Mma)) for s in statements(phase.body)):
+    if not any(isinstance(s, (CopyAsync, CopyBox, Mma, WarpgroupMma)) for s in statements(phase.body)):
         waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
@@ -216,6 +218,8 @@ def _operations(
         plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
+        if isinstance(s, WarpgroupMma):
+            multiplied += times * 2 * s.core.m // WARPGROUP * s.core.n * s.depth * OWN_TENSOR / OWN_WARPGROUPS
         if isinstance(s, (Loop, ReduceLoop, When)):
             turns: float = _turns(s, symbols) if isinstance(s, Loop) else 1
             turns = _share(s) if isinstance(s, When) and pieces else turns
@@ -255,4 +259,5 @@ def _values(s: Stmt) -> tuple[Scalar, ...]:
 
 def _buffers(s: Stmt) -> set[str]:
     found = {load.source for v in _values(s) for load in loads(v)}
-    return found | ({s.buffer} if isinstance(s, Store) else {s.source} if isinstance(s, CopyAsync) else set())
+    found |= {s.source} if isinstance(s, (CopyAsync, CopyBox)) else set()
+    return found | ({s.buffer} if isinstance(s, Store) else set())

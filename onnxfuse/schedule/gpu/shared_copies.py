@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, in_guards, loads, substitute_axes
 from onnxfuse.ir.dtype import BF16, F16, F32, I32, DType
+from onnxfuse.ir.fragments import LINE
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Let, Loop, Stmt, Store
@@ -26,6 +27,8 @@ ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the numb
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """`rows` rows of a matrix in a buffer, of `dtype`, each `pitch` behind the one before, from row `first` on.
+
+    Where it is in `lines` of 64 columns, the first ones of all rows come first, and are `pitch` before the next ones.
 
     Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
     begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
@@ -47,6 +50,14 @@ class Matrix:
     any_columns: bool = False
     reversed: bool = True
     beyond: bool = False  # whether it may begin behind the last row
+    lines: bool = False
+
+    def place(self, row: Index, piece: Index, width: int) -> Index:
+        """Where in the buffer the first element of a piece of so many lies."""
+        if not self.lines:
+            return self.at + row * self.pitch + piece * width
+        whole = Index.of(LINE // width)
+        return self.at + floor_div(piece, whole) * self.pitch + row * LINE + modulo(piece, whole) * width
 
     @property
     def all_columns(self) -> int:
@@ -168,13 +179,13 @@ def _loop(
     if m.few_columns and not m.any_columns:  # all elements of an access are inside, or none
         guards = (*guards, Guard(there, Index.of(m.all_columns)))
     value = _where(guards, value) if guards else value
-    column = piece * width + v if width > 1 else piece
+    place = m.place(row, piece, width) + (v if width > 1 else ZERO)
     before: tuple[Stmt, ...] = ()
     if again:
         before = (Let(f"%{name}", value),)
         inside = apply("less", FromIndex(here, I32), FromIndex(m.all_rows, I32))
         value = apply("select", inside, variable(f"%{name}", value.dtype), number(0, value.dtype))
-    body = (*before, Store(m.buffer, m.at + row * m.pitch + column, cast(value, m.dtype)))
+    body = (*before, Store(m.buffer, place, cast(value, m.dtype)))
     inner = Loop(v, ZERO, v.extent, "vector" if width > 1 else "unroll", body)
     return around, inner
 
@@ -251,6 +262,6 @@ def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], threads
         if not isinstance(first, Load) or not isinstance(spread, Load) or first.guards or first.dtype != m.dtype:
             return None
         if spread.index[0] == first.index[0] + v and all(c % width == 0 for _, c in first.index[0].terms):
-            copy = CopyAsync(m.buffer, m.at + row * m.pitch + piece * width, first.source, first.index[0], width)
+            copy = CopyAsync(m.buffer, m.place(row, piece, width), first.source, first.index[0], width)
             return around(copy)
     return None
