@@ -16,8 +16,9 @@ from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.gemm import POINTERS, tile_height
+from onnxfuse.schedule.cpu.gemm import POINTERS
 from onnxfuse.schedule.cpu.rows import in_rows
+from onnxfuse.schedule.cpu.tile_rows import tile_height
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,

@@ -142,6 +142,32 @@ def convolutions() -> list[Case]:
     ]  # fmt: skip
 
 
+def lines(
+    name: str, images: int | str, steps: int, channels: int, filters: int, taps: int, *, pool: str = "",
+    stride: int = 1, sizes: Any = ({},), way: int | None = None,
+) -> Case:  # fmt: skip
+    """Convolutions of lines whose channels are contiguous, and what reduces all steps of them."""
+    b = Build(18)
+    x = b.node("Transpose", b.input("x", images, steps, channels), perm=(0, 2, 1))
+    w = b.constant((b.rng.normal(size=(filters, channels, taps)) / np.sqrt(channels * taps)).astype(np.float32))
+    y = b.node("Tanh", b.node("Conv", x, w, kernel_shape=(taps,), strides=(stride,)))
+    if pool.startswith("Reduce"):
+        return Case(name, b.graph(b.node(pool, y, b.ints(2), out="y", keepdims=0)), sizes, way=way)
+    return Case(name, b.graph(b.node(pool, y, out="y") if pool else b.node("Neg", y, out="y")), sizes, way=way)
+
+
+def lines_last() -> list[Case]:
+    return [
+        lines("lines", 3, 19, 24, 40, 5),
+        lines("lines_pool", 3, 19, 24, 40, 5, pool="GlobalMaxPool"),
+        lines("lines_pool_strided", 2, 33, 16, 33, 4, pool="GlobalAveragePool", stride=3),
+        lines("lines_sum", 2, 18, 17, 50, 3, pool="ReduceSum"),
+        lines("lines_squares", 2, 18, 17, 50, 3, pool="ReduceSumSquare"),
+        *(lines(f"lines_any_way_{way}", "N", 20, 16, 72, 5, pool="GlobalMaxPool", way=way,
+                sizes=({"N": 1}, {"N": 5})) for way in range(4)),
+    ]  # fmt: skip
+
+
 def typed() -> list[Case]:
     """Convolutions of other element types."""
     out = []
@@ -282,4 +308,4 @@ def normalizations() -> list[Case]:
     return [*out, Case("softmax_over_channels", b.graph(y))]
 
 
-CASES: tuple[Case, ...] = (*normalizations(), *convolutions(), *concatenations(), *typed(), *poolings())
+CASES: tuple[Case, ...] = (*normalizations(), *convolutions(), *lines_last(), *concatenations(), *typed(), *poolings())
