@@ -18,7 +18,6 @@ from onnxfuse.ir.products import ProductKind, Unit
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
-from onnxfuse.schedule.cpu.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
@@ -33,6 +32,7 @@ from onnxfuse.schedule.cpu.tiles import (
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
 

@@ -11,7 +11,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Kernel, Pack, Store, statements
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Pointers, Tile
-from onnxfuse.schedule.cpu.tile_rows import elements_read
+from onnxfuse.schedule.nests.tile_rows import elements_read
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS
 from tests.kernels.cases.window import lines
