@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from onnxfuse.ir.dtype import F32
@@ -14,10 +12,11 @@ from onnxfuse.ir.tile import Pointers, Tile
 from onnxfuse.schedule.nests.tile_rows import elements_read
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS
+from onnxfuse.target.processors import PROCESSORS
 from tests.kernels.cases.window import lines
 from tests.kernels.compiled import Case, kernel_of
 
-TARGET = replace(CPUS["x86-64-v4"], l1_bytes=48 << 10)
+TARGET = CPUS["x86-64-v4"].on(PROCESSORS["zen5"])
 
 
 def made(case: Case) -> Kernel:
@@ -34,6 +33,12 @@ def test_windows_are_not_copied(images: int | str, stride: int) -> None:
     found = [s for phase in kernel.phases for s in statements(phase.body)]
     assert all(isinstance(s.left, Pointers) for s in found if isinstance(s, Tile))
     assert not any(isinstance(s, Pack) for s in found)
+
+
+def test_several_lines_are_predicted_to_take_as_long_as_one_each() -> None:
+    """Their rows have pointers of their own, since they are not equidistant, and their windows overlap alike."""
+    one, eight = (made(lines("line", images, 512, 256, 512, 5)).choices[0].candidates[0][1] for images in (1, 8))
+    assert eight == pytest.approx(8 * one, rel=0.02)
 
 
 @pytest.mark.parametrize("pool", ["GlobalMaxPool", "GlobalAveragePool", "ReduceSum", "ReduceSumSquare"])
