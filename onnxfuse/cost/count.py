@@ -235,9 +235,7 @@ class Counter(Means):
             kept.append(min(value, most))
             cut.append(value - kept[-1])
         self.values[run.axis] = mean
-        found = self.number(s.value) - sum(cut) / len(
-            cut
-        )  # of many values, some are looked at: the rest may be far off
+        found = self.number(s.value) - sum(cut) / len(cut)  # of many, some are looked at: the rest may be far off
         self.values[s.axis] = found if min(kept) <= found <= max(kept) else sum(kept) / len(kept)
         self.kept[s.axis] = kept
 
@@ -322,6 +320,8 @@ class Counter(Means):
                 self._load(node, block)
             else:
                 self._guards(node.guards, block)
+                if node.lanes is not None and node.lanes.kind == "gathered":
+                    block.other += LANE * self.target.lanes * node.dtype.bytes / 4
 
     def _load(self, node: Load, block: _Block) -> None:
         """Count one load by how its lanes are made, and remember what it touches."""

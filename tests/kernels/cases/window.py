@@ -274,6 +274,11 @@ def poolings() -> list[Case]:
             pool(f"{tag}_beyond", op, (1, 20, 5, 7), kernel_shape=(40, 40), strides=(40, 40), ceil_mode=1),
             pool(f"{tag}_wide", op, (1, 8, 12, 12), kernel_shape=(7, 7), strides=(1, 1), pads=pads(3)),
         ]
+    for stride in (1, 2, 3):  # padding is not what the function makes of it
+        b = Build()
+        x = b.node("Relu", b.input("x", 2, 5, 13, 41))
+        y = b.node("MaxPool", x, out="y", kernel_shape=(3, 3), strides=(stride, stride), pads=pads(1))
+        out.append(Case(f"max_of_relu_{stride}", b.graph(y)))
     out += [
         pool("mean_counted", "AveragePool", (1, 16, 14, 14), count_include_pad=1, **three),
         pool("mean_counted_ceil", "AveragePool", (1, 6, 10, 11), "", count_include_pad=1, ceil_mode=1, **three),
