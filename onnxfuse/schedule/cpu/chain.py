@@ -16,7 +16,7 @@ from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.gemm import POINTERS, tile_height
+from onnxfuse.schedule.cpu.gemm import POINTERS
 from onnxfuse.schedule.cpu.rows import in_rows
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
@@ -30,6 +30,7 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, serial_time
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.tile_rows import tile_height
 from onnxfuse.target import Cpu
 from onnxfuse.target.cpu import SerialTimes
 
