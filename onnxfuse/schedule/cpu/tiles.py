@@ -12,8 +12,6 @@ from onnxfuse.ir.index import (
     ZERO,
     Axis,
     Index,
-    Loaded,
-    atoms,
     axes_of,
     floor_div,
     greatest,
@@ -21,7 +19,7 @@ from onnxfuse.ir.index import (
     nonnegative,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.indexing import coefficient, looked_up, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
 from onnxfuse.ir.tile import Channels, Coding, Quantized
@@ -141,7 +139,7 @@ def _prefetches(value: Scalar, sums: str, lane: Axis, row: Axis, tile_rows: int,
     """
     for load in loads(value):
         at = load.index[0]
-        if any(isinstance(a, Loaded) for a in atoms(at)):
+        if looked_up(at):
             continue
         if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
             yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tile_rows}), width)

@@ -258,6 +258,26 @@ def made() -> list[Case]:
     return out
 
 
+def alike_along(op: str, *shape: int | str, axis: int, size: int = 1) -> Graph:
+    """Padded values, and their reduction along an axis on which they do not depend: it has `size` equal elements."""
+    b = Build()
+    rank = len(shape)
+    x = b.input("x", *shape)
+    padded = b.node("Pad", x, b.ints(*(0,) * rank, *(i != axis for i in range(rank))))
+    many = b.node("Expand", padded, b.ints(*(size if i == axis else 1 for i in range(rank))))
+    return b.graph(padded, b.node(op, many, b.ints(axis), keepdims=0))
+
+
+def reductions() -> list[Case]:
+    """Reductions of padded values: the guards of what they read are those of their loops, which read elsewhere."""
+    return [
+        Case("padded_sum_of_one", alike_along("ReduceSum", 1, 8, 11, axis=0)),
+        Case("padded_sum_of_equals", alike_along("ReduceSum", 1, 8, 11, axis=0, size=3)),
+        Case("padded_sum_of_columns", alike_along("ReduceSum", 9, 5, 1, axis=2, size=4)),
+        Case("padded_sum_any", alike_along("ReduceSum", 1, "A", "B", axis=0, size=2), ANY),
+    ]
+
+
 def extents() -> list[Case]:
     """Kernels whose inputs have products of symbols, and multiples of one, as extents."""
     out = []
@@ -270,4 +290,4 @@ def extents() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made(), *extents())
+CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made(), *reductions(), *extents())
