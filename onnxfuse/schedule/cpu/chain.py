@@ -23,6 +23,7 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
+    half_panel,
     left_load,
     right_offset,
     tile_window,
@@ -160,6 +161,7 @@ def stage(
     point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel
     right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer
+    counted = half_panel(tiled, panel, target)
     after = (Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None
     tile = Tile(
         C,
@@ -167,14 +169,14 @@ def stage(
         end - first,
         TileCore(frame.tile_rows, target.panel),
         Pointers(TABLE, here, segments, tiled.length, even),
-        Panel(weights, right),
+        Panel(weights, right, Index.of(counted[0].axis) if counted else ZERO),
         ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
     )
-    finish = epilogue(job, frame, panel, target.panel, m, end, prefetch=True)
+    finish = (x for x in epilogue(job, frame, panel, target.panel, m, end, prefetch=True) if x not in counted)
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))
     return (
         Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),
-        Loop(panel, ZERO, panel.extent, "serial", (inner,)),
+        Loop(panel, ZERO, panel.extent, "serial", (*counted, inner)),
     )
 
 

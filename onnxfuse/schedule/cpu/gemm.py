@@ -24,6 +24,7 @@ from onnxfuse.schedule.cpu.tiles import (
     coding,
     epilogue,
     even_rows,
+    half_panel,
     left_load,
     padding_of,
     quantized_left,
@@ -311,7 +312,7 @@ def _main_phase(
     b_at = right_offset(tiled, frame)
     prologue, padding = padding_of(tiled, frame)
     quantization, present = coding(tiled, frame, panel, target.panel)
-    counted = _columns(tiled, panel, target) if s.unit is None and quantization is None else ()
+    counted = half_panel(tiled, panel, target) if s.unit is None and quantization is None else ()
     if counted:
         present, finish = Index.of(counted[0].axis), tuple(x for x in finish if x not in counted)
     rows = _rows(tiled, s, frame, m, first, block, padding, quantization)
@@ -349,14 +350,6 @@ def _main_phase(
     if s.columns_first:
         splits.reverse()
     return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
-
-
-def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
-    """The bind of the number of columns of a panel, if the last panel leaves whole vectors unused."""
-    count, width = product([a.extent for a in t.columns]), target.panel
-    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
-        return ()
-    return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
 def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:

@@ -29,6 +29,7 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import RECORDS, Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Cpu
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
@@ -120,6 +121,14 @@ def _slides(t: Tiled, tile_rows: int) -> bool:
         return False
     moved, stepped = (substitute_axes(t.left, {a: Index.of(a) + 1}) for a in (t.rows[-1], t.ranges[0]))
     return moved == stepped
+
+
+def half_panel(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
+    """The bind of the number of columns of a panel, if the last panel leaves whole vectors unused."""
+    count, width = product([a.extent for a in t.columns]), target.panel
+    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
+        return ()
+    return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:

@@ -100,7 +100,9 @@ def _window(reduce: Reduce, down: Axis, along: Axis) -> SlidingWindow | None:
     fixed = [x for x in _largest(reduce.body[0], lambda x: not _touches(x, down)) if any(loads(x))]
     across = tuple(r for r in reduce.ranges if r != along)
     left = replaced_all(reduce.body[0], {x: variable("%", x.dtype) for x in (*columns, *fixed)})
-    return None if _touches(left, down) else SlidingWindow(reduce, down, along, across, step, apart, columns, tuple(fixed))
+    return (
+        None if _touches(left, down) else SlidingWindow(reduce, down, along, across, step, apart, columns, tuple(fixed))
+    )
 
 
 def _steps(x: Scalar, down: Axis, along: Axis) -> Iterator[tuple[int, int] | None]:
