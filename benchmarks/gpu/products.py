@@ -1,13 +1,13 @@
 """Predicted and measured times of kernels on the GPU of this machine: products, attention, and what lies between.
 
-    python -m benchmarks.gpu.products --prepare
+    python -m benchmarks.gpu.products --prepare [--only '^attention']
     python -m benchmarks.gpu.products RESULT.json [--until SECONDS] [--torch SECONDS] [--dry]
 
 The first command needs no device: it schedules and compiles all kernels for an H100 (`jobs/cases.py`) into the file
-.cache/gpu-products/jobs.xz, of each product those of several tiles. The second one launches them there, and what torch
-does instead, in workers that another one replaces after a fault. It writes RESULT.json again and again, and prints
-tables. `--until` is when it ends, whatever is left; `--torch` the seconds of it that are torch's. `--dry` takes
-predictions for times, to try it where there is no device.
+.cache/gpu-products/jobs.xz, of each product and attention those of several tiles. The second one launches them there,
+and what torch does instead, in workers that another one replaces after a fault. It writes RESULT.json again and again,
+and prints tables. `--until` is when it ends, whatever is left; `--torch` the seconds of it that are torch's. `--dry`
+takes predictions for times, to try it where there is no device.
 
 Kernels run behind each other in CUDA graphs, with all that they read in the second cache; `fresh` times have the matrix
 from memory. Predictions are for a graph (1.4 us between kernels), without the factor for safety.
@@ -246,7 +246,7 @@ def _products(m: Measurement, by_label: Labels) -> Iterator[str]:
 def _of_type(m: Measurement, rows: Sequence[Row], plain: Sequence[Row], dtype: str) -> str:
     chosen = next((r for r in rows if r["place"] == 0), None)
     theirs = _their_times(m, rows)
-    best = min((t for r in rows if (t := us(r)) is not None), default=None)
+    best = _best(rows)
     names = ["matmul", "linear, gelu"] if "norm" not in rows[0]["label"] else ["layernorm, linear, gelu"]
     names += ["matmul tf32"] if dtype == "float32" else []
     before = predicted(chosen) if chosen is not None else None
@@ -255,12 +255,17 @@ def _of_type(m: Measurement, rows: Sequence[Row], plain: Sequence[Row], dtype: s
     return f"{ours};{' '.join(said(theirs.get(n)) for n in names)};{fresh}"
 
 
+def _best(rows: Sequence[Row]) -> float | None:
+    """The least time of all tiles."""
+    return min((t for r in rows if (t := us(r)) is not None), default=None)
+
+
 def _attentions(m: Measurement, by_label: Labels) -> Iterator[str]:
-    yield "attention: predicted measured sdpa, in float16 and in float32"
+    yield "attention: predicted measured best-tile sdpa, in float16 and in float32"
     for label, types in _by_name(by_label, "attention").items():
         cells = [
-            " ".join(map(said, (predicted(row), us(row), _their_times(m, [row]).get("sdpa"))))
-            for row, *_ in types.values()
+            " ".join(map(said, (predicted(rows[0]), us(rows[0]), _best(rows), _their_times(m, rows).get("sdpa"))))
+            for rows in types.values()
         ]
         yield f"{label}: {' | '.join(cells)}"
 
@@ -326,7 +331,7 @@ def main() -> int:
     parser.add_argument("result", type=Path, nargs="?")
     parser.add_argument("--prepare", action="store_true", help="make everything ready, without a device")
     parser.add_argument("--pack", type=Path, default=PACK, help="the file with all that was made ready")
-    parser.add_argument("--only", default="", help="what labels match that are made ready")
+    parser.add_argument("--only", default="", help="what kinds and labels match that are made ready")
     parser.add_argument("--threads", type=int, default=1, help="that compile")
     parser.add_argument("--until", type=float, default=60.0, help="seconds in all")
     parser.add_argument("--torch", type=float, default=25.0, help="seconds of these that are left to torch")

@@ -49,9 +49,8 @@ def schedule(
     request: ScheduleRequest, target: Gpu, *, check: Check, measured: Substitutions | None = None
 ) -> Kernel | Decision:
     """The kernel; weights stay as they are in the model, but for filters that cuDNN wants channels last."""
-    return scheduler.schedule(
-        request.lowered, request.layouts, target, constants=request.constants, check=check, measured=measured
-    )
+    lowered, layouts, constants = request.lowered, request.layouts, request.constants
+    return scheduler.schedule(lowered, layouts, target, constants=constants, check=check, measured=measured)
 
 
 def support(kernels: Iterable[Kernel], tail: str, flags: tuple[str, ...]) -> Sequence[Source]:
@@ -77,10 +76,11 @@ def features(target: Gpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
 def registration(domain: str, variants: Sequence[Variant]) -> Sequence[Source]:
     """The sources that register the kernels of the best variant that the GPUs of a machine run."""
     rows = {row.name: row for row in TARGETS}
-    found = [
-        replace(v, capability=rows[v.name].capability, portable=rows[v.name].portable) if v.name in rows else v
-        for v in variants
-    ]
+
+    def of(v: Variant, row: Gpu) -> Variant:
+        return replace(v, capability=row.capability, portable=row.portable, alone=row.warpgroups)
+
+    found = [of(v, rows[v.name]) if v.name in rows else v for v in variants]
     return ort_glue.registration(domain, found, PROVIDER)
 
 

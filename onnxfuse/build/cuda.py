@@ -87,7 +87,7 @@ def _images(
     """The device code of all sources in their order, and how many were compiled."""
     common = key_of("cuda 3", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
-    known = [_from_cache(cache, key) for key in keys]
+    known = [image_in(cache, key) for key in keys]
 
     def make(at: int) -> Image:
         if until is not None and time.monotonic() > until:
@@ -98,7 +98,7 @@ def _images(
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         made = dict(zip(missing, pool.map(make, missing), strict=True))
     for at, image in made.items():
-        _keep(cache, keys[at], image)
+        keep_image(cache, keys[at], image)
     return [image if image is not None else made[at] for at, image in enumerate(known)], len(missing)
 
 
@@ -132,8 +132,8 @@ def _compiled(source: Source, compiler: DeviceCompiler) -> Image:
     return replace(image, functions=tuple(replace(each, target=target) for each in image.functions))
 
 
-def _from_cache(cache: Cache | None, key: str) -> Image | None:
-    """A cached image: the first line of the file has the resources of its functions, as JSON."""
+def image_in(cache: Cache | None, key: str) -> Image | None:
+    """A cached image, if it is there: the first line of the file has the resources of its functions, as JSON."""
     path = cache.get(key) if cache is not None else None
     if path is None:
         return None
@@ -141,7 +141,8 @@ def _from_cache(cache: Cache | None, key: str) -> Image | None:
     return Image(code, tuple(Resources(**each) for each in json.loads(resources)))
 
 
-def _keep(cache: Cache | None, key: str, image: Image) -> None:
+def keep_image(cache: Cache | None, key: str, image: Image) -> None:
+    """Cache an image, where there is a cache."""
     if cache is not None:
         resources = json.dumps([asdict(each) for each in image.functions])
         cache.put(key, resources.encode() + b"\n" + image.code)

@@ -12,23 +12,35 @@ from math import prod
 from onnxfuse.cost import Cost, PhaseCost, number
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.nodes import VIEW, Call, Tensor, work_of
+from onnxfuse.cost.nodes import VIEW, Call, NodeWork, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.fragments import WARPGROUP
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import Activation, CopyAsync, LibraryConvolution, LibraryProduct, Mma, Sync
+from onnxfuse.ir.launch import (
+    Activation,
+    CopyAsync,
+    CopyBox,
+    LibraryConvolution,
+    LibraryProduct,
+    Mma,
+    Sync,
+    WarpgroupMma,
+)
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
 HELD = 0.5  # share of L2 that holds what goes from kernel to kernel
 REACHED = 0.85  # share of a bandwidth that kernels reach
 PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
+DEPTHWISE, DEPTHWISE_SHORT = 0.036, 0.12  # and of a thread's own arithmetic, by its depthwise ones; of 16-bit types
 OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as well
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
+OWN_WARPGROUPS = 0.5  # and of those of warpgroups
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 STEP_US = 0.01  # of a value that a loop carries in a register from one turn to the next
@@ -51,9 +63,20 @@ def node_seconds(call: Call, target: Gpu, run_weight_bytes: float = 0.0) -> floa
     moved = sum(t.bytes for t in call.read) + made
     if not work.kind.startswith(("product", "convolution")):
         return kernel_seconds(moved, target)
-    taken = _multiplying(work.operations, moved, _peak([t.dtype for t in call.outputs], target), target)
+    taken = _multiplying(*_operations_of(call, work, target), moved, target)
     biased = call.op in ("Conv", "Gemm") and call.input(2) is not None
     return taken + kernel_seconds(made, target) if biased else taken
+
+
+def _operations_of(call: Call, work: NodeWork, target: Gpu) -> tuple[float, float]:
+    """Operations of a product of the runtime, and those that it does in a nanosecond at most."""
+    types = [t.dtype for t in call.outputs]
+    if work.kind != "convolution depthwise":
+        return work.operations, _peak(types, target) * PRODUCTS
+    weights = call.input(1)
+    assert weights is not None
+    share = DEPTHWISE_SHORT if all(t.bits == 16 for t in types) else DEPTHWISE
+    return 2.0 * call.outputs[0].elements * prod(weights.shape[1:]), target.gflops * share
 
 
 def turning_seconds(call: Call, target: Gpu) -> float:
@@ -81,9 +104,9 @@ def handing_on(size: float, target: Gpu) -> float:
     return kernel_seconds(2 * size, target)
 
 
-def _multiplying(operations_: float, moved: float, peak: float, target: Gpu) -> float:
-    """Seconds of a product of the runtime's, or of a library's."""
-    computing = operations_ / (peak * PRODUCTS * 1e9)
+def _multiplying(operations_: float, rate: float, moved: float, target: Gpu) -> float:
+    """Seconds of a product of the runtime's, or of a library's, that does so many operations in a nanosecond."""
+    computing = operations_ / (rate * 1e9)
     return (target.boundary_us + PRODUCT_WAITS * target.latency_us) * 1e-6 + max(moving(moved, target), computing)
 
 
@@ -102,7 +125,7 @@ def library_seconds(
     moved = (rows * depth + depth * columns + rows * columns * (2 if residual else 1)) * dtype.bytes
     peak = target.tensor_gflops if dtype.bits == 16 else target.gflops
     added = EPILOGUE_US * 1e-6 + rows * columns * EPILOGUE_OPERATIONS[activation] / (target.gflops * 1e9)
-    return _multiplying(2.0 * rows * columns * depth, moved, peak, target) + added
+    return _multiplying(2.0 * rows * columns * depth, peak * PRODUCTS, moved, target) + added
 
 
 def convolution_seconds(operations_: float, moved: float, dtype: DType, target: Gpu) -> float:
@@ -158,7 +181,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     private = {b.name for b in phase.locals}
     waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     waiting += waves * _carried(phase.body, private, target, symbols) * 1e-6
-    if not any(isinstance(s, (CopyAsync, Mma)) for s in statements(phase.body)):
+    if not any(isinstance(s, (CopyAsync, CopyBox, Mma, WarpgroupMma)) for s in statements(phase.body)):
         waiting += TURN_US * 1e-6 * _alone(phase.body, sizes, symbols)
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
@@ -236,6 +259,8 @@ def _operations(
         plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
         if isinstance(s, Mma):
             multiplied += times * 2 * s.core.m * s.core.n * s.core.k
+        if isinstance(s, WarpgroupMma):
+            multiplied += times * 2 * s.core.m // WARPGROUP * s.core.n * s.depth * OWN_TENSOR / OWN_WARPGROUPS
         if isinstance(s, (Loop, ReduceLoop, When)):
             turns: float = _turns(s, symbols) if isinstance(s, Loop) else 1
             turns = _share(s) if isinstance(s, When) and pieces else turns
@@ -275,4 +300,5 @@ def _values(s: Stmt) -> tuple[Scalar, ...]:
 
 def _buffers(s: Stmt) -> set[str]:
     found = {load.source for v in _values(s) for load in loads(v)}
-    return found | ({s.buffer} if isinstance(s, Store) else {s.source} if isinstance(s, CopyAsync) else set())
+    found |= {s.source} if isinstance(s, (CopyAsync, CopyBox)) else set()
+    return found | ({s.buffer} if isinstance(s, Store) else set())

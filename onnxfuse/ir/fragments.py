@@ -13,6 +13,8 @@ from onnxfuse.ir.index import Axis, Index, floor_div, modulo
 from onnxfuse.ir.indexing import substitute
 
 WARP = 32  # lanes of a GPU's warp
+WARPGROUP = 4  # warps that multiply together
+LINE = 64  # elements of 16 bits, 128 bytes, side by side in shared memory, as warpgroups read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +132,33 @@ def tensor_core(half: DType) -> Core:
 
 
 TENSOR_CORES = (tensor_core(F16), tensor_core(BF16))
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupCore:
+    """A multiply-accumulate of four warps: 64 x n sums += left @ right, both of which are in shared memory.
+
+    Each warp has 16 rows; `sums` is the fragment of one warp.
+    """
+
+    name: str
+    n: int
+    dtype: DType  # of both sides
+    sums: Fragment
+    m: int = 64
+    k: int = 16
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that execute it together."""
+        return WARPGROUP * WARP
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def warpgroup_core(half: DType, columns: int) -> WarpgroupCore:
+    """`wgmma.mma_async.m64nNk16` of 16-bit floats: a warp's sums are those of `mma.m16n8k16`, side by side."""
+    (eight,) = (c for c in TENSOR_CORES if c.left.dtype == half)
+    sums = side_by_side(eight.sums, columns // eight.n, eight.n)
+    return WarpgroupCore(f"wgmma_m64n{columns}k16_{half}", columns, half, sums)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, LibraryCall, MatrixLoad, Mma, Sync, Wait, WideAccess
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms
+from onnxfuse.ir.indexing import looked_up
+from onnxfuse.ir.launch import Launch, LibraryCall, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -50,7 +51,8 @@ class Param:
 class Buffer:
     """Temporary memory: `global` is shared by all tasks of a run, `local` is private to one task or thread.
 
-    `shared` belongs to a block of threads, at byte `at` of the block's shared memory.
+    `shared` belongs to a block of threads, at byte `at` of the block's shared memory. Where it is `swizzled`, pieces of
+    16 bytes trade places within lines of 128, as wgmma and the copy engine have them; only stores and these know of it.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Buffer:
     size: Index  # elements
     space: Space
     at: int | None = None
+    swizzled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +245,6 @@ class Prefetch:
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 
@@ -373,7 +375,7 @@ def names_in(phase: Phase) -> frozenset[str]:
         if isinstance(part, str):
             found.add(part)
         elif isinstance(part, Index):
-            found |= {a.source for a in atoms(part) if isinstance(a, Loaded)}
+            found |= looked_up(part)
     return frozenset(found)
 
 

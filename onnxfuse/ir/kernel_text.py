@@ -24,20 +24,26 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Threaded,
     When,
     tables,
 )
 from onnxfuse.ir.launch import (
+    Asynchronous,
+    BeginArrivals,
     Commit,
     CopyAsync,
+    CopyBox,
     Launch,
     LibraryCall,
     LibraryProduct,
     MatrixLoad,
     Mma,
     Sync,
+    Threaded,
     Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
     WideAccess,
 )
 from onnxfuse.ir.products import SINGLE
@@ -109,6 +115,7 @@ def _phase(phase: Phase) -> Iterator[str]:
 def _launch(launch: Launch) -> str:
     together = ", cooperative" if launch.cooperative else ""
     together += ", dependent" if launch.dependent else ""
+    together += f", {', '.join(launch.ahead)} ahead" if launch.ahead else ""
     size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
     resident = f", {launch.resident} resident" if launch.resident else ""
     return f"launch {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
@@ -180,7 +187,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
-        case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+        case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
             yield _threaded(s)
         case _:
             assert_never(s)
@@ -190,7 +197,7 @@ def _threaded(s: Threaded) -> str:
     """A statement of cooperating threads."""
     match s:
         case Sync():
-            return f"sync {s.scope}"
+            return f"sync {s.scope}{' and matrix units' if s.units else ''}"
         case CopyAsync():
             return f"copy {s.count} of {s.source}[{s.at!r}] to {s.target}[{s.to!r}]"
         case Commit():
@@ -200,6 +207,23 @@ def _threaded(s: Threaded) -> str:
         case Mma():
             left, right = f"{s.left}[{s.left_at!r}]", f"{s.right}[{s.right_at!r}]"
             return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
+        case WarpgroupMma():
+            left, right = (
+                f"{b}[{e!r}] in lines {pitch} apart"
+                for b, e, pitch in ((s.left, s.left_at, s.left_pitch), (s.right, s.right_at, s.right_pitch))
+            )
+            across = " transposed" if s.deep else ""
+            return f"begin {s.sums}[{s.sums_at!r}] += {left} @ {right}{across}, {s.depth} deep, by {s.core!r}"
+        case BeginArrivals():
+            return f"begin {s.count} arrivals of {s.boxes} boxes in {s.arrivals}"
+        case CopyBox():
+            matrix = f"{s.source} as {s.all_rows!r} x {s.all_columns}, pitch {s.pitch}"
+            box = f"{s.rows} rows from ({s.row!r}, {s.column!r}) of {matrix}"
+            return f"copy {box} to {s.target}[{s.to!r}], {s.arrivals}[{s.arrival!r}]"
+        case WaitArrival():
+            return f"wait for {s.arrivals}[{s.arrival!r}], turn {s.turn!r}"
+        case WaitProducts():
+            return f"wait until {s.pending} products into {s.sums} are pending"
         case _:
             assert_never(s)
 

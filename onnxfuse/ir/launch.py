@@ -12,7 +12,7 @@ from math import prod
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.fragments import WARP, Core
+from onnxfuse.ir.fragments import WARP, Core, WarpgroupCore
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import Guard
 
@@ -21,6 +21,8 @@ Activation = Literal["", "relu", "gelu"]  # of epilogues; GELU by tanh
 MOST_THREADS = 1024  # per block
 MOST_SHARED = 227 << 10  # bytes of shared memory per block, with opt-in
 MOST_BLOCKS = 2**31 - 1
+SWIZZLED = 1024  # bytes: alignment of swizzled buffers
+MOST_BOX = 256  # rows that the copy engine copies at once
 ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size of the widest access
 
 
@@ -31,7 +33,8 @@ class Launch:
     Without blocks, as for tensors without elements, nothing is launched. In a `cooperative` launch all blocks are
     co-resident, so that grid barriers are possible. The compiler limits registers so that `resident` blocks fit on a
     multiprocessor; 0: its own choice. Blocks of a `dependent` launch may begin before the kernel before it has ended:
-    each thread waits for that end first (programmatic dependent launch).
+    each thread waits for that end first (programmatic dependent launch). Before, it asks for the inputs `ahead`, which
+    no kernel stores: they are on their way to the second cache meanwhile.
     """
 
     grid: Index
@@ -41,13 +44,18 @@ class Launch:
     lanes: int = WARP
     resident: int = 0
     dependent: bool = False
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A barrier with memory fence for all threads of a warp, a block or the grid."""
+    """A barrier with memory fence for all threads of a warp, a block or the grid.
+
+    With `units`, matrix units that read shared memory see what these threads have stored there, too.
+    """
 
     scope: Scope
+    units: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,91 @@ class Mma:
     left_at: Index
     right: str
     right_at: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous:
+    """What units of a multiprocessor do beside its threads, and waits for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupMma(Asynchronous):
+    """sums += left @ right by groups of four warps, over `depth` steps: begun here, and done at a `WaitProducts`.
+
+    Warp i of a group has rows 16 i to 16 i + 15 of 64, as a fragment in registers. Both sides are in swizzled buffers,
+    in lines of 64 elements: element (row, column) is column // 64 * pitch + row * 64 + column % 64 elements behind the
+    first one. Columns of the left side are the depth; those of the right side are columns of the product or, if it is
+    `deep`, the depth. All warps of a group begin at the same elements.
+    """
+
+    core: WarpgroupCore
+    depth: int
+    sums: str
+    sums_at: Index
+    left: str
+    left_at: Index
+    left_pitch: int
+    right: str
+    right_at: Index
+    right_pitch: int
+    deep: bool
+
+    def extent(self, *, right: bool) -> tuple[int, int]:
+        """Rows and columns of a side in shared memory."""
+        if not right:
+            return self.core.m, self.depth
+        return (self.core.n, self.depth) if self.deep else (self.depth, self.core.n)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProducts(Asynchronous):
+    """Waits until at most the `pending` most recent products of the warp's group are under way."""
+
+    pending: int
+    sums: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginArrivals(Asynchronous):
+    """One thread makes `count` arrivals in a buffer of shared memory ready, each of `boxes` boxes at a time."""
+
+    arrivals: str
+    count: int
+    boxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBox(Asynchronous):
+    """One thread begins to copy `rows` x 64 elements of a matrix to lines of a swizzled buffer, by the copy engine.
+
+    The matrix is at the begin of `source`, `all_rows` x `all_columns` with `pitch` elements from a row to the next. The
+    box begins at (row, column) of it, and has zeros for what lies outside. Its end is one of an arrival's.
+    """
+
+    target: str
+    to: Index
+    source: str
+    all_rows: Index
+    all_columns: int
+    pitch: int
+    row: Index
+    column: Index
+    rows: int
+    arrivals: str
+    arrival: Index
+
+
+@dataclass(frozen=True, slots=True)
+class WaitArrival(Asynchronous):
+    """Waits until all boxes of an arrival are there, for the `turn`-th time (from 0 on)."""
+
+    arrivals: str
+    arrival: Index
+    turn: Index
+
+
+Beside = WarpgroupMma | WaitProducts | BeginArrivals | CopyBox | WaitArrival
+Threaded = Sync | CopyAsync | Commit | Wait | Mma | Beside  # only in phases with a launch
 
 
 @dataclass(frozen=True, slots=True)

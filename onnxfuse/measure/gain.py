@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.memory import LoadCost
+from onnxfuse.runtime.provider import CPU, Provider
 
 _CHILD = "onnxfuse.measure.gain_child"
 _START = 0.1  # seconds to fork a process
+_DEVICE_START = 0.8  # and for it to open a device with the libraries of its provider
 LOST = 0.05  # kernels are dropped when they are slower than the nodes they replace by this share of their time
 FEWEST = 6  # interleaved runs of each model that a result needs
 FLOOR = 0.01  # smallest slowdown of the model that counts: two sessions of one model may differ by less
@@ -83,15 +87,20 @@ def limit_of(share: float, part: float) -> float:
     return max(FLOOR, 1.0 / (1.0 - min(1.0, share * part)) - 1.0) if share * part < 1.0 else float("inf")
 
 
-def seconds_needed(original: LoadCost, made: LoadCost, sizes: int = 1, *, crowded: float = 1.0) -> float:
+def seconds_needed(
+    original: LoadCost, made: LoadCost, sizes: int = 1, *, crowded: float = 1.0, provider: Provider = CPU
+) -> float:
     """The minimal seconds of `measure_gain`, from the seconds for loading and running both models during verification.
 
-    `crowded` is the factor by which other work slowed those runs.
+    `crowded` is the factor by which other work slowed those runs. On a device the original takes what the build does:
+    what was measured of it is of the CPU.
 
     >>> original, made = LoadCost("original", 0.8, 0, 0.1), LoadCost("with library", 0.1, 0, 0.05)
     >>> round(seconds_needed(original, made), 2), round(seconds_needed(original, made, crowded=2.0), 2)
     (3.0, 2.45)
     """
+    if provider.bound:
+        return _DEVICE_START + 2 * made.seconds + sizes * (2 + 2 * FEWEST) * made.run_seconds / crowded
     runs = 2 * original.run_seconds + FEWEST * (original.run_seconds + made.run_seconds)
     return _START + _PREPACKING * (original.seconds + made.seconds) + sizes * runs / crowded
 
@@ -110,8 +119,13 @@ def measure_gain(
     seconds: float = 3.0,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    provider: Provider = CPU,
+    nodes: bool = True,
 ) -> GainResult:
     """Run both models in turns, at each of these sizes, for `seconds` in all, including the start of the process.
+
+    Both run in `provider`. Where that is a device's, another process times `nodes` first, while each launch is waited
+    for, which models in turns must not be; without, no kernel is suspected.
 
     `kernels` maps each node of the build that runs in the library to the names of the original nodes and values that it
     replaces. Kernels that seem slower than those are also measured as function bodies, in turns with the build.
@@ -128,10 +142,15 @@ def measure_gain(
         "inputs": None if inputs is None else str(Path(inputs).absolute()),
         "seed": seed,
         "threads": threads or len(os.sched_getaffinity(0)),
-        "seconds": max(0.5, seconds - _START),
+        "until": time.monotonic() + max(0.5, seconds - _START),
+        "provider": asdict(provider),
     }
-    found = persistent_child(_CHILD, request, stage="gain", time_limit=time_limit, memory_limit=memory_limit)
-    return gained_of(found)
+    ask = partial(persistent_child, _CHILD, stage="gain", time_limit=time_limit, memory_limit=memory_limit)
+    timed: list[Any] | None = None
+    if provider.bound:
+        apart = {**request, "do": "nodes", "provider": asdict(provider.ungraphed)}
+        timed = ask(apart)["nodes"] if nodes else [[], []]
+    return gained_of(ask({**request, "do": "turns", "nodes": timed}))
 
 
 def gained_of(d: Mapping[str, Any]) -> GainResult:

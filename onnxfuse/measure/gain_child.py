@@ -1,7 +1,8 @@
 """The child process of a gain measurement: runs original and build in one process, in turns.
 
 One process starts faster than three. Threads of the sessions do not spin between runs, so that sessions do not disturb
-each other.
+each other. The runtime's profiler knows when a node has launched its kernels, not when these have ended: nodes of a GPU
+are timed in a process in which each launch is waited for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from onnxfuse.measure.profile_child import KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, entries, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.provider import Provider
 
 LONG = interleaving.LONG_MS * 1e-3
 PROFILED = 3  # runs of each model at each size with the profiler
@@ -35,46 +37,74 @@ ROUNDS_OF_A_TRIAL = 8  # a trial begins only if there is time for so many
 MOST_TRIED = 6
 NOTABLE = 0.005  # apparent losses below this share of a model's time are ignored
 
+BLOCKING = "CUDA_LAUNCH_BLOCKING"  # the driver's variable by which each launch is waited for
+
 Call = Callable[[], object]
 Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: names and microseconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Opened:
-    """A session, the ids of its worker threads, and the seconds it took to open."""
+    """A session, the ids of its worker threads, the seconds it took to open, and the calls to be timed."""
 
     session: ort.InferenceSession
     workers: tuple[int, ...]
     seconds: float
+    provider: Provider
+    _calls: list[Call] = field(default_factory=list)
 
     def calls(self, feeds: Sequence[engine.Feeds]) -> list[Call]:
-        """The call to be timed, for each size."""
-        return [engine.prepared(self.session, each) for each in feeds]
+        """The call to be timed, for each size: made once, as each may be captured as a graph."""
+        if not self._calls:
+            self._calls = [engine.prepared(self.session, each, self.provider, at) for at, each in enumerate(feeds)]
+        return self._calls
+
+    def uncaptured(self, feeds: Sequence[engine.Feeds]) -> list[Call]:
+        """The same node by node."""
+        return [engine.prepared(self.session, each, self.provider.uncaptured) for each in feeds]
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Answer a request of `gain.py`."""
-    begin = time.monotonic()
-    wish = {key: request[key] for key in ("inputs", "seed")}
+    if request["do"] == "nodes":
+        os.environ[BLOCKING] = "1"  # read when the device is opened
     with work_folder() as folder:
-        before = _opened(request, "original", folder)
-        feeds = [typical_inputs(before.session, request["original"], **wish, dims=dims) for dims in request["sizes"]]
-        runs = _in_time(before.calls(feeds), begin + request["seconds"])
-        after = _opened(request, "made", folder)
-        own, others = (_profiled(each, feeds, runs) for each in (after, before))
-    ops = _kernel_ops(request["made"])
+        profiled = request.get("nodes") is None
+        before = _opened(request, "original", folder if profiled else "")
+        feeds = [_typical(before, request, dims) for dims in request["sizes"]]
+        runs = _in_time(before.uncaptured(feeds), request["until"])
+        after = _opened(request, "made", folder if profiled else "")
+        nodes = request["nodes"] if not profiled else [_profiled(each, feeds, runs) for each in (after, before)]
+    return {"nodes": nodes} if request["do"] == "nodes" else _raced(request, before, after, feeds, nodes)
+
+
+def _raced(
+    request: Mapping[str, Any],
+    before: Opened,
+    after: Opened,
+    feeds: Sequence[engine.Feeds],
+    nodes: Sequence[list[Nodes]],
+) -> dict[str, Any]:
+    """The gain, and kernels that seem slow by the times of nodes, in turns until the time is up."""
+    ops, (own, others), until = _kernel_ops(request["made"]), nodes, request["until"]
     suspects, shares = seem_slow(own, others, request["kernels"], ops)
-    until = begin + request["seconds"]
     half = (time.monotonic() + until) / 2 if suspects else until
     times = _timed_in_turns([before, after], feeds, half)
     tried = _timed_without(request, after, feeds, suspects, shares, until)
-    nodes = _by_owner(own[:runs], {name: name for name in ops})
+    seen = _by_owner(own[: len(own) // len(feeds)], {name: name for name in ops})
     found = _gained(times, feeds, tried, suspects, request["threads"])
-    return asdict(replace(found, nodes={name: us * 1e-3 for name, us in nodes.items() if name}))
+    return asdict(replace(found, nodes={name: us * 1e-3 for name, us in seen.items() if name}))
+
+
+def _typical(opened: Opened, request: Mapping[str, Any], dims: Mapping[str, int]) -> engine.Feeds:
+    """Inputs of one of the sizes."""
+    wish = {key: request[key] for key in ("inputs", "seed")}
+    return typical_inputs(opened.session, request["original"], **wish, dims=dims, provider=opened.provider.uncaptured)
 
 
 def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", disabled: Sequence[str] = ()) -> Opened:
     """A session of one of the two models; with a `folder`, the runtime's profiler writes there."""
+    place = Provider(**request["provider"])
     libraries = [*(request["libraries"] if which == "made" else ()), *request["custom"]]
     options = engine.options(libraries=libraries, threads=request["threads"], disabled=disabled)
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -82,8 +112,8 @@ def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", dis
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, which)
     begin = time.monotonic()
-    session, workers = interleaving.workers_of(lambda: engine.open_session(request[which], options))
-    return Opened(session, workers, time.monotonic() - begin)
+    session, workers = interleaving.workers_of(lambda: engine.open_session(request[which], options, place))
+    return Opened(session, workers, time.monotonic() - begin, place)
 
 
 def _in_time(calls: Sequence[Call], until: float) -> int:
@@ -106,7 +136,7 @@ def _in_time(calls: Sequence[Call], until: float) -> int:
 
 def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[Nodes]:
     """The nodes of `runs` runs (0 allowed) at each size; this ends the profiler, not the session."""
-    for call in opened.calls(feeds):
+    for call in opened.uncaptured(feeds):
         for _ in range(runs):
             call()
     events = json.loads(Path(opened.session.end_profiling()).read_text(encoding="utf-8"))

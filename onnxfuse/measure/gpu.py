@@ -19,6 +19,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.gpu_calls import gpu_calls
 from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.render.cuda_launch import kernel_text
+from onnxfuse.render.cuda_parameters import tensor_maps
 from onnxfuse.target import Gpu
 
 TURNS, LEAST_MS, MOST_LAUNCHES = 7, 0.5, 200
@@ -39,7 +40,7 @@ class GpuTimer:
     def __init__(self, target: Gpu, compiler: Callable[[str, Sequence[str]], Image] = compiled) -> None:
         """Raises DeviceError where the driver fails."""
         self.target, self._compiled = target, compiler
-        self.calls = gpu_calls()
+        self.calls = gpu_calls(maps=target.warpgroups)
 
     def __enter__(self) -> GpuTimer:
         return self
@@ -85,13 +86,18 @@ class GpuTimer:
             size = int(np.prod([int(here.index(e)) for e in dims])) * dtype.bytes
             memory.append(self.calls.memory(max(size, 16)))
         sizes = [int(n) for n in symbols.values()]
+        named = [*(p.name for p in (*kernel.inputs, *kernel.outputs)), *(b.name for b in kernel.scratch)]
+        maps = [
+            self.calls.tensor_map(m, memory[named.index(m.source)], int(here.index(m.all_rows)))
+            for m in tensor_maps(kernel)
+        ]
         launches = []
         for number, phase in enumerate(kernel.phases):
             assert phase.launch is not None
             how = (phase.launch.grid, phase.launch.block, phase.launch.shared)
             grid, block, shared = (int(here.index(e)) for e in how)
             function = self.calls.function(library, function_name(name, number), shared)
-            launches.append(self.calls.launcher(function, (grid, block, shared), memory, sizes))
+            launches.append(self.calls.launcher(function, (grid, block, shared), memory, sizes, maps))
 
         def launch() -> None:
             for each in launches:

@@ -13,7 +13,10 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from onnxfuse.errors import DeviceError
+from onnxfuse.ir.fragments import LINE
+from onnxfuse.render.cuda_parameters import ELEMENTS, TensorMap
 
+MAP_BYTES, MAP_ALIGNED = 128, 64  # of a tensor map
 DYNAMIC_SHARED, UNASKED = 8, 48 << 10  # an attribute of functions; bytes of shared memory available without it
 
 
@@ -57,10 +60,16 @@ class GpuCalls(Protocol):
     def free(self, memory: Any) -> None:
         """Give memory back."""
 
+    def tensor_map(self, m: TensorMap, memory: Any, rows: int) -> Any:
+        """What the copy engine has to know of a matrix of so many rows, as a parameter of a kernel."""
+
     def launcher(
-        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int], maps: Sequence[Any]
     ) -> Callable[[], None]:
-        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
+        """What launches blocks of threads with bytes of shared memory.
+
+        Given are memory, then 64-bit integers, then tensor maps.
+        """
 
     def begin(self) -> None:
         """The clock starts behind what was launched."""
@@ -125,11 +134,24 @@ class OwnCalls:
         """Give memory back."""
         self._call("cuMemFree_v2", memory)
 
+    def tensor_map(self, m: TensorMap, memory: Any, rows: int) -> Any:
+        """What the copy engine has to know of a matrix of so many rows: a parameter, as long as that is referenced."""
+        room = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNED))()
+        made = (ctypes.c_ubyte * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % MAP_ALIGNED)
+        extents, pitches = (ctypes.c_uint64 * 2)(m.all_columns, rows), (ctypes.c_uint64 * 1)(m.pitch * m.dtype.bytes)
+        box, strides = (ctypes.c_uint32 * 2)(LINE, m.rows), (ctypes.c_uint32 * 2)(1, 1)
+        swizzle_128, promote_128 = 3, 2
+        self._call(
+            "cuTensorMapEncodeTiled", ctypes.byref(made), ELEMENTS[m.dtype], 2, memory, extents, pitches, box, strides,
+            0, swizzle_128, promote_128, 0,
+        )  # fmt: skip
+        return made
+
     def launcher(
-        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int], maps: Sequence[Any]
     ) -> Callable[[], None]:
-        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
-        (grid, block, shared), values = how, [*memory, *map(ctypes.c_int64, sizes)]
+        """What launches blocks of threads with bytes of shared memory."""
+        (grid, block, shared), values = how, [*memory, *map(ctypes.c_int64, sizes), *maps]
         cells = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
 
         def launch() -> None:
@@ -213,10 +235,14 @@ class PycudaCalls:
         """Give memory back."""
         self._do(memory.free)
 
+    def tensor_map(self, m: TensorMap, memory: Any, rows: int) -> Any:
+        """PyCUDA passes none."""
+        raise DeviceError("tune: PyCUDA has no tensor maps, which kernels for sm_90a take")
+
     def launcher(
-        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int]
+        self, function: Any, how: tuple[int, int, int], memory: Sequence[Any], sizes: Sequence[int], maps: Sequence[Any]
     ) -> Callable[[], None]:
-        """What launches blocks of threads with bytes of shared memory; given are memory, then 64-bit integers."""
+        """What launches blocks of threads with bytes of shared memory."""
         (grid, block, shared), given = how, [*map(int, memory), *sizes]
         self._do(function.prepare, "P" * len(memory) + "q" * len(sizes))
         places = ((grid, 1, 1), (block, 1, 1))
@@ -240,8 +266,10 @@ class PycudaCalls:
             raise DeviceError(f"tune: PyCUDA: {wrong}") from None
 
 
-def gpu_calls() -> GpuCalls:
-    """Calls of the first GPU. Raises DeviceError where there is none."""
+def gpu_calls(*, maps: bool = False) -> GpuCalls:
+    """Calls of the first GPU, which pass tensor maps where `maps` says so. Raises DeviceError where there is none."""
+    if maps:
+        return OwnCalls()
     try:
         driver = importlib.import_module("pycuda.driver")
     except ImportError:  # not installed, or it finds no driver

@@ -25,7 +25,7 @@ from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Watch
-from onnxfuse.runtime.provider import Provider
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
@@ -70,11 +70,18 @@ def write_inputs(
 
 
 def typical_inputs(
-    session: ort.InferenceSession, model: str, *, inputs: str | None, seed: int, dims: Mapping[str, int]
+    session: ort.InferenceSession,
+    model: str,
+    *,
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    provider: Provider = CPU,
 ) -> dict[str, engine.Array]:
-    """Valid inputs of typical sizes, or the first set of the file `inputs`."""
+    """Valid inputs of typical sizes, or the first set of the file `inputs`; the session is one of `provider`."""
     recipes = (feeds.TYPICAL, *feeds.RECIPES)
-    wish = trial.InputRequest(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
+    skeleton = feed_limits.skeleton(Path(model))
+    wish = trial.InputRequest(skeleton, inputs, seed, dims, recipes, larger=False, provider=provider)
     return trial.input_sets(session, wish).values[0]
 
 

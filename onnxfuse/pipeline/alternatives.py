@@ -18,6 +18,7 @@ from onnxfuse.pipeline.lock_files import text_of_lock
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.lock import Alternative, FasterSchedule, Grouping, Lock, deciding
+from onnxfuse.runtime.provider import CPU
 
 Kind = tuple[tuple[str, ...], ...]  # forms of new groups, and of those that they replace
 Locked: TypeAlias = "tuple[Grouping | None, tuple[FasterSchedule, ...]]"  # what a lock says of groups and ways
@@ -176,6 +177,7 @@ class Race:
         return self.calls.profile_models(
             paths,
             libraries=[p.with_name(f"lib{p.stem}.so") for p in paths],
+            provider=CPU,
             custom_libraries=self.context.options.custom_ops_library,
             threads=self.threads,
             duration=duration,

@@ -100,6 +100,7 @@ class ProfileSettings(FeedSettings):
     """What the profiles of a build have in common."""
 
     libraries: Sequence[Path]
+    provider: Provider
 
 
 class PlanGraph(Protocol):
@@ -226,6 +227,8 @@ class MeasureGain(Protocol):
         seconds: float,
         time_limit: float | None,
         memory_limit: int | None,
+        provider: Provider,
+        nodes: bool,
     ) -> GainResult:
         """The ratio of times, and kernels that lose."""
 

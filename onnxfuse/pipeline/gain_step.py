@@ -21,7 +21,7 @@ from onnxfuse.pipeline.loading import original_bytes, remembered
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.profile_guided import dropped
 from onnxfuse.pipeline.slower_groups import runtime_times
-from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
+from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted, timed_in, tried_here
 from onnxfuse.pipeline.verdict_cache import keep, key_of_bytes, recalled
 from onnxfuse.plan.sizes import signal_dims
 from onnxfuse.report.lock import Choice
@@ -29,6 +29,7 @@ from onnxfuse.report.result import Gain, GainAt, GroupResult
 from onnxfuse.verify.verdicts import ORIGINAL
 
 SECONDS, SHARE = 2.0, 0.15  # that all measurements together may take: so many, or that part of the build
+ON_DEVICE = 3.0  # in place of the first, where each process opens a device
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
 AMPLE = 3.0  # times the least that a measurement takes, where the user asks for one
 ROUNDS = 2  # after which single kernels are no longer given up, only all of them
@@ -40,9 +41,11 @@ _PROGRAM = (
     "measure/profile_child",
     "measure/ratios",
     "measure/interleaving",
+    "runtime/binding",
     "runtime/engine",
     "runtime/feed_sizes",
     "runtime/feeds",
+    "runtime/provider",
     "verify/trial",
 )
 
@@ -58,7 +61,8 @@ def wanted(context: Context) -> bool:
 def gain(context: Context, calls: Calls, b: Build) -> Build:
     """The build with its measured gain, or without kernels that lose, marked for replanning."""
     ran = context.options.verify is False or (b.verdict is not None and b.verdict.ok is not None)
-    if not wanted(context) or b.copy or not ran or not context.here or find_spec("onnxruntime") is None:
+    here = tried_here(context, b)
+    if not wanted(context) or b.copy or not ran or not here or find_spec("onnxruntime") is None:
         return b
     sizes, cache = sizes_of(context, b), cache_of(context)
     key = "" if cache is None else key_of_bytes("gain", context, b, _PROGRAM, {"sizes": sizes})
@@ -182,6 +186,8 @@ def _found(
         seconds=seconds if context.meter.left is None else min(seconds, context.meter.left / 2),
         time_limit=context.meter.left,
         memory_limit=size_of(options.memory_budget) if options.memory_budget else None,
+        provider=timed_in(context, b),
+        nodes=seconds >= 2 * (_needed(context, b, len(sizes), crowded=CROWDED) or 0.0),
     )
     keep(cache, key, asdict(found))
     return found, False
@@ -193,20 +199,34 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     Raises DeviceError if it would certainly take more time or memory. Runs were timed beside other work; if they might
     fit on an idle machine, the measurement tries two of them.
     """
-    left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
+    place = timed_in(context, b)
+    left = max(ON_DEVICE if place.bound else SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get(
+        "gain", 0.0
+    )
+    needed = _needed(context, b, sizes)
+    if needed is None:
+        return left
+    if context.options.gain:
+        return max(left, AMPLE * needed)
+    if (size := original_bytes(b)) > LARGE:
+        raise DeviceError(f"two models of {size / 1e9:.2g} GB take much memory", hint="--gain takes it")
+    least = have(_needed(context, b, sizes, crowded=CROWDED))
+    if least > left:
+        run = next(load.run_seconds for load in have(b.verdict).loads if load.way == ORIGINAL)
+        taken = f"a run took {run:.2g} s beside other work, too long for {left:.0f} s"
+        said = f"sessions on the GPU take about {least:.0f} s, more than {left:.0f} s" if place.bound else taken
+        raise DeviceError(said, hint="--gain takes the time")
+    return left
+
+
+def _needed(context: Context, b: Build, sizes: int, *, crowded: float = 1.0) -> float | None:
+    """The least seconds of a measurement; None where verification did not time both models."""
     loads = b.verdict.loads if b.verdict is not None else ()
     before = next((load for load in loads if load.way == ORIGINAL), None)
     after = next((load for load in loads if load.with_library), None)
     if before is None or after is None:
-        return left
-    if context.options.gain:
-        return max(left, AMPLE * seconds_needed(before, after, sizes))
-    if (size := original_bytes(b)) > LARGE:
-        raise DeviceError(f"two models of {size / 1e9:.2g} GB take much memory", hint="--gain takes it")
-    if seconds_needed(before, after, sizes, crowded=CROWDED) > left:
-        said = f"a run took {before.run_seconds:.2g} s beside other work, too long for {left:.0f} s"
-        raise DeviceError(said, hint="--gain takes the time")
-    return left
+        return None
+    return seconds_needed(before, after, sizes, crowded=crowded, provider=timed_in(context, b))
 
 
 def _kernels(b: Build) -> dict[str, tuple[str, ...]]:

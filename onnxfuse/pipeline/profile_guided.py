@@ -20,8 +20,9 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import limit_of
 from onnxfuse.pipeline.calls import Calls, ProfileSettings, feed_settings
 from onnxfuse.pipeline.groups import counted_at, forbidden, predicted
-from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
+from onnxfuse.pipeline.state import Build, Context, GroupBuild, have, timed_in
 from onnxfuse.report.lock import Choice
+from onnxfuse.runtime.provider import CPU
 
 SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
 SHARE = 0.5  # of what is left of a --time-budget
@@ -189,7 +190,8 @@ def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float
 
 def _of_build(context: Context, b: Build, engines: int) -> ProfileSettings:
     """What measurements of the build have in common."""
-    return {**feed_settings(context, b), "libraries": [have(b.library).path] * engines}
+    libraries = [have(b.library).path] * engines
+    return {**feed_settings(context, b), "libraries": libraries, "provider": timed_in(context, b)}
 
 
 def _rounded(x: float) -> float:
@@ -201,6 +203,8 @@ def _costs(context: Context, calls: Calls, b: Build) -> dict[int, float]:
     parts = b.all_parts
     wanted = zip(parts, predicted(context, b, counted_at(context, b)), strict=True)
     costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in wanted}
+    if timed_in(context, b) != CPU:  # single nodes are not profiled there
+        return costs
     try:
         model, *_ = calls.profile_models(
             [b.files[-1]], **_of_build(context, b, 1), repeats=1, a_a=False, per_op=True

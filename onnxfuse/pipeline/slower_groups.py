@@ -91,6 +91,8 @@ class _Predictor:
         found = self._of(part, _sizes(graph, part))
         if is_pool(part.group, graph, _kinds(graph, part)):
             lost = 2 * sum(t.ratio > EVEN for t in found) >= len(found)
+        elif any(self.backend.legality.wins(k) for k in _kinds(graph, part).values() if isinstance(k, Kind)):
+            lost = any(t.ratio > EVEN for t in found)
         elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
             lost = all(t.ratio > EVEN for t in found)
         else:

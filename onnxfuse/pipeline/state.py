@@ -255,6 +255,15 @@ def place_of(context: Context, b: Build) -> Provider:
     return _provider(options.target, options.cuda_graph)
 
 
+def timed_in(context: Context, b: Build) -> Provider:
+    """The provider in which a build is measured: that of `place_of`, as users have it, where float32 may be rounded.
+
+    Raises DeviceError where the device is gone.
+    """
+    place = place_of(context, b)
+    return place if place == CPU else provider_of(context.options.target, "gain", graph=place.graph)
+
+
 def tried_here(context: Context, b: Build) -> tuple[str, ...]:
     """Names of the targets whose kernels are run on this machine; of several for GPUs a library chooses one."""
     return context.here if place_of(context, b) == CPU else _on_gpu(context)[:1]

@@ -9,7 +9,7 @@ fuses what precedes the normalization and the second one the normalization itsel
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from onnxfuse.cost.fusions import calls_of
@@ -120,9 +120,7 @@ class _Selection:
         s = sizes_of_product(self.graph, kind)
         if s is None or s.rows <= MOST_ROWS:
             return None
-        plain, norm = (
-            self._our_seconds(Sizes(s.batch, s.rows, s.columns, s.depth, s.dtype, False, n)) for n in (0, NUMBERS)
-        )
+        plain, norm = (self._our_seconds(replace(s, normalized=n, boxes=n == 0)) for n in (0, NUMBERS))
         runtime_seconds = self._runtime_seconds(i)
         if plain == inf or norm == inf or not runtime_seconds:
             return None

@@ -18,6 +18,8 @@ from onnxfuse.plan.storage_types import stores
 from onnxfuse.plan.strips import crosses_tiles, follows_window, window_refusal
 from onnxfuse.target import Cpu, Gpu, Target, gpus_of, targets_of
 
+CHEAP = 4.0  # as Clip, Add and Relu are: less than the kernel that is saved
+
 T_co = TypeVar("T_co", bound=Target, covariant=True)
 
 
@@ -36,6 +38,16 @@ def nothing_before(graph: Graph, kinds: Mapping[int, Kind], target: Target) -> M
     return {}
 
 
+def nothing_wins(kind: Kind) -> bool:
+    """Whether a kernel has to be predicted faster: none has to."""
+    return False
+
+
+def convolves(kind: Kind) -> bool:
+    """Whether a node is a convolution, for which the runtime has a library's kernels."""
+    return kind.images == "convolution"
+
+
 def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> Mapping[int, int]:
     """Normalizations that are fused into the product after them, by position, with that product."""
     return own_products(graph, kinds, target).before
@@ -51,8 +63,10 @@ class Legality(Generic[T_co]):
     target stores values between kernels in a type. `refused` gives refusals of nodes without a kernel, or with a
     better one in the runtime, by position. `before` maps nodes that may only be in the group of the product after
     them to that product. `prepared` gives the graph that is planned, in which some nodes may be several of the same
-    meaning. `made_again`: movement with several readers is recomputed for each of them, and stored beside its input
-    for the runtime's nodes, since a kernel for it would cost more.
+    meaning. `wins` says of which nodes no kernel is built that is predicted to take longer than the runtime's.
+    `made_again`: movement with several readers is recomputed for each of them, and stored beside its input for the
+    runtime's nodes, since a kernel for it would cost more. `before_windows` is the most that an elementwise node before
+    a window may cost for each element (`cost`) to be in its group; it is computed again where windows overlap.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
@@ -64,7 +78,9 @@ class Legality(Generic[T_co]):
     refused: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, Decision]] = nothing_refused
     before: Callable[[Graph, Mapping[int, Kind], T_co], Mapping[int, int]] = nothing_before
     prepared: Callable[[Graph], Graph] = as_it_is
+    wins: Callable[[Kind], bool] = nothing_wins
     made_again: bool = False
+    before_windows: float = 0.0
 
 
 def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
@@ -93,5 +109,7 @@ CUDA: Legality[Gpu] = Legality(
     refused=products_refused,
     before=normalized_before,
     prepared=prepared,
+    wins=convolves,
     made_again=True,
+    before_windows=CHEAP,
 )

@@ -20,7 +20,7 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Axis
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Scalar
-from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
+from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
@@ -146,4 +146,4 @@ class _Selection:
     def _turns_itself(self, i: int) -> bool:
         """Whether a node is part of a kernel that reads and stores images as they lie."""
         kind = self.kinds.get(i)
-        return kind is not None and (kind.name in (ELEMENTWISE, MOVEMENT, REDUCTION) or kind.images == "pool")
+        return kind is not None and kind.name in (ELEMENTWISE, MOVEMENT, REDUCTION, WINDOW)

@@ -1,22 +1,25 @@
 """Which matrix products get kernels on a GPU: those of attention, skinny ones, and some more.
 
-`generated_products` selects those. All others are left to the runtime.
+`generated_products` selects those. All others are left to the runtime, and so are convolutions but depthwise ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import ONE, axes_of
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.generated_products import of_few_rows, own_products
-from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.own_convolutions import own_convolutions
 from onnxfuse.target import MOST_DEPTH, Gpu
+
+CHANNELS = 2  # axes of an image before those of its pixels: image and channel
 
 
 def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> dict[int, Decision]:
@@ -27,13 +30,25 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     own |= own_convolutions(graph, kinds, target)
     found = {}
     for i, kind in kinds.items():
-        if (kind.name in (WEIGHTS, BATCHED) or kind.images == "convolution") and i not in own:
+        products = kind.name in (WEIGHTS, BATCHED) and i not in own
+        if products or (kind.images == "convolution" and i not in own and not _slides(kind)):
             n = graph.nodes[i]
             code, said = "E-NO-KERNEL", "such products and convolutions are left to ONNX Runtime on GPUs"
             if i in selected.compared:
                 code, said = "E-COST", "its kernel would lose more time than fusion saves: left to ONNX Runtime on GPUs"
             found[i] = Decision(code, (n.name,), f"{n.op}: {said}", "--target cpu")
     return found
+
+
+def _slides(kind: Kind) -> bool:
+    """Whether a convolution is of each channel by itself, by windows whose elements are so many apart each."""
+    reduces = [(d, n) for d in kind.definitions for n in walk(d.value) if isinstance(n, Reduce)]
+    if kind.name != WINDOW or len(reduces) != 1:
+        return False
+    ((d, reduce),) = reduces
+    ranges = [r for r in reduce.ranges if r.extent != ONE]
+    steps = [coefficient(e, r) for e in indices_of(reduce) for r in ranges if r in axes_of(e)]
+    return len(ranges) <= len(d.axes) - CHANNELS and all(c is not None and (c.constant or 0) > 0 for c in steps)
 
 
 def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, ...]]:

@@ -22,9 +22,9 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     Stmt,
     Store,
-    Threaded,
     When,
 )
+from onnxfuse.ir.launch import Threaded
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.compose import elements_read, substitute_axes
-from onnxfuse.ir.dtype import F64, DType
+from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
-from onnxfuse.ir.indexing import product, substitute
+from onnxfuse.ir.index import Axis, Index, IndexTable
+from onnxfuse.ir.indexing import looked_up, product, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Buffer,
@@ -28,15 +28,27 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
     tables,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, MatrixLoad, Mma, Sync, Wait, WideAccess
-from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar
+from onnxfuse.ir.launch import (
+    Asynchronous,
+    Commit,
+    CopyAsync,
+    Launch,
+    MatrixLoad,
+    Mma,
+    Sync,
+    Threaded,
+    Wait,
+    WideAccess,
+)
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
+from onnxfuse.render.cuda_beside import call_beside
+from onnxfuse.render.cuda_parameters import TensorMap, parameters, tensor_maps
 
 SOME = 4  # turns of a loop that are spelled out, where not all are
 NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
@@ -55,14 +67,6 @@ def function_name(name: str, phase: int) -> str:
     return f"{name}_{phase}"
 
 
-def parameters(kernel: Kernel) -> list[tuple[str, str]]:
-    """Types and names of the parameters of every phase: inputs, outputs, scratch and symbols."""
-    found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
-    found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
-    found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
-    return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
-
-
 def _table(t: IndexTable) -> str:
     """A constant table, of 32-bit integers where they suffice; defined once per translation unit."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
@@ -77,13 +81,15 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     yield f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({given}) {{'
     types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
-    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel))
+    printer = CudaPrinter(types, phase=phase, integer=_integer(kernel), maps=tensor_maps(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
     if _looks_up(phase.body):
         yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
+    sizes = {p.name: product(list(p.storage)) for p in kernel.inputs}
+    yield from (f"  fetch_ahead({name}, {sizes[name]!r});" for name in phase.launch.ahead)
     if phase.launch.dependent:
         yield "  wait_for_kernel_before();"
     printer.depth = 0
@@ -104,7 +110,7 @@ def _integer(kernel: Kernel) -> str:
 def _looks_up(x: object) -> bool:
     """Whether statements have indirect accesses, that is, indices loaded from a tensor."""
     if isinstance(x, Index):
-        return any(isinstance(a, Loaded) for a in atoms(x))
+        return bool(looked_up(x))
     if isinstance(x, tuple):
         return any(map(_looks_up, x))
     return is_dataclass(x) and any(_looks_up(getattr(x, f.name)) for f in fields(x))
@@ -137,9 +143,31 @@ class Expressions(Scalars):
             return f"rsqrt_({self.text(root.args[0])})"
         return Scalars.unary(self, x, value)
 
+    def load(self, x: Load) -> str:
+        """An element of a buffer, or its fill value where a guard fails.
+
+        A 16-bit float becomes a number behind its guards. A predicate is held until what it is for has been issued: if
+        that is loads alone, which wait for nothing, more of them than there are predicates are under way.
+        """
+        bits = _half_bits(x.otherwise, x.dtype) if x.guards else None
+        if bits is not None:
+            return f"to_float({condition(x.guards)} ? *({self.address(x)}) : {stored(x.dtype)}{{{bits}}})"
+        return self.guarded(x.guards, f"get({self.address(x)})", x)
+
     def address(self, x: Load) -> str:
         """The address of an element."""
         return f"{identifier(x.source)} + {index(x.index[0], 1)}"
+
+
+def _half_bits(x: Scalar | None, t: DType) -> int | None:
+    """A constant as a 16-bit float; None for other values and types, and where it is none."""
+    if not isinstance(x, Const) or t not in (F16, BF16):
+        return None
+    whole = int(np.float32(x.value).view(np.uint32))
+    if t == BF16:
+        return None if whole & 0xFFFF else whole >> 16
+    half = np.float16(x.value)
+    return int(half.view(np.uint16)) if np.float32(half).view(np.uint32) == whole else None
 
 
 Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and the guards under which it is read
@@ -166,6 +194,7 @@ class CudaPrinter(c_family.StatementPrinter):
     """Prints the statements of one phase as SIMT code."""
 
     phase: Phase = field(kw_only=True)
+    maps: tuple[TensorMap, ...] = field(kw_only=True)
     scalars: Expressions = field(default_factory=Expressions)
     wide: int = 0  # wide accesses printed so far
 
@@ -287,13 +316,18 @@ class CudaPrinter(c_family.StatementPrinter):
             self.put("}")
         for (buffer, offset), whole in kept.items():
             first = substitute(offset, {s.axis: Index.of(0)})
-            self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
+            self.put(f"store_wide({self.place(buffer, first)}, {whole});")
         self.depth -= 1
         self.put("}")
 
+    def place(self, buffer: str, offset: Index) -> str:
+        """The address of an element that is stored."""
+        swizzled = any(b.swizzled for b in self.phase.locals if b.name == buffer)
+        return f"{identifier(buffer)} + {f'swizzled({index(offset)})' if swizzled else index(offset, 1)}"
+
     def store(self, s: Store) -> None:
         """Store one element."""
-        self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
+        self.element(self.place(s.buffer, s.offset), s)
 
     def element(self, to: str, s: Store) -> None:
         """Store one element at an address."""
@@ -324,10 +358,12 @@ class CudaPrinter(c_family.StatementPrinter):
         """A barrier, an asynchronous copy or a matrix product of a warp."""
         match s:
             case Sync():
+                if s.units:
+                    self.put("tell_units();")
                 self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
             case CopyAsync():
-                to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
-                self.put(f"copy_async<{s.count}>({to}, {source});")
+                source = f"{identifier(s.source)} + {index(s.at, 1)}"
+                self.put(f"copy_async<{s.count}>({self.place(s.target, s.to)}, {source});")
             case Commit():
                 self.put("commit_copies();")
             case Wait():
@@ -335,6 +371,8 @@ class CudaPrinter(c_family.StatementPrinter):
             case Mma():
                 sides = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
+            case Asynchronous():
+                self.put(call_beside(s, self.maps, self.buffers))
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
 

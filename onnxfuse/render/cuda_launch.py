@@ -22,9 +22,10 @@ from onnxfuse.ir.kernel import (
     all_statements,
     statements,
 )
-from onnxfuse.ir.launch import Activation, CopyAsync, LibraryCall, LibraryConvolution, LibraryProduct
+from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryCall, LibraryConvolution, LibraryProduct
 from onnxfuse.render.c_family import identifier, index, stored
-from onnxfuse.render.cuda import device_text, function_name, parameters
+from onnxfuse.render.cuda import device_text, function_name
+from onnxfuse.render.cuda_parameters import ELEMENTS, parameters, tensor_maps
 from onnxfuse.render.source import Source
 
 DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
@@ -82,9 +83,13 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         yield f"  {ALGORITHMS[type(p)]} algorithm{n};"
         yield f"  const bool known{n} = algorithm_of(host, call{n}, {index(_rows(p))}, &algorithm{n});"
     yield from _scratch(kernel, list(calls))
+    for n, m in enumerate(tensor_maps(kernel)):
+        matrix = f"{identifier(m.source)}_, {index(m.all_rows)}, {m.all_columns}, {m.pitch}, {m.rows}"
+        yield f"  Map map{n}_;"
+        yield f"  if (const char* wrong = mapped(&map{n}_, {ELEMENTS[m.dtype]}, {matrix})) return wrong;"
+    symbols = {b.symbol.name for b in kernel.binds}
     for at, (_, parameter) in enumerate(parameters(kernel)):
-        value = parameter if at >= len(parameters(kernel)) - len(kernel.binds) else f"{parameter}_"
-        yield f"  auto argument{at} = {value};"
+        yield f"  auto argument{at} = {parameter if parameter in symbols else f'{parameter}_'};"
     given = ", ".join(f"&argument{at}" for at in range(len(parameters(kernel))))
     yield f"  void* arguments[] = {{{given}}};" if given else "  void** arguments = nullptr;"
     for number, phase in enumerate(kernel.phases):
@@ -157,6 +162,8 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
     for s in all_statements(kernel):
         if isinstance(s, CopyAsync) and s.source in types:
             found[s.source] = max(found[s.source], s.count * types[s.source].bytes)
+        if isinstance(s, CopyBox):
+            found[s.source] = ALIGNED
         if not isinstance(s, Loop) or s.kind != "vector":
             continue
         inside = list(statements(s.body))

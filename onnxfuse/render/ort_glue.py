@@ -24,6 +24,7 @@ class Variant:
     features: tuple[str, ...]  # keys of FEATURES
     capability: int = 0  # of GPUs: compute capability, 10 * major + minor
     portable: bool = False  # PTX: runs on later capabilities too
+    alone: bool = False  # runs on no other capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def _rows(at: int, variant: Variant) -> str:
 
 def _variant(at: int, variant: Variant) -> str:
     features = f"features{at}" if variant.features else "nullptr"
-    gpu = f"{variant.capability}, {str(variant.portable).lower()}"
+    reach = "kLater" if variant.portable else "kAlone" if variant.alone else "kFamily"
+    gpu = f"{variant.capability}, onnxfuse::{reach}"
     return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}, {gpu}}},'
 
 

@@ -19,10 +19,9 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     RowPointer,
     Store,
-    Threaded,
 )
 from onnxfuse.ir.lanes import INTERLEAVED
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Threaded, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Scalar, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Coding, Packed, Quantized, Tile
@@ -57,7 +56,7 @@ class CppPrinter(c_family.StatementPrinter):
                 self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
             case Prefetch():
                 self.put(f"touch<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
-            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 raise TypeError(f"{type(s).__name__} is a statement of threads, and C++ is for tasks")
             case _:
                 assert_never(s)

@@ -15,8 +15,8 @@ _UNCAPTURED = "-1"  # the number of a graph by which the runtime is told to run 
 class Bound:
     """A session whose inputs and outputs are bound; a call runs it and waits until it has ended.
 
-    `held` names outputs of the host's memory. The first run, which is no graph's, tells the shapes of outputs.
-    Exceptions are the runtime's.
+    `held` names outputs of the host's memory. The first run, which is no graph's, tells the shapes of outputs. Sets of
+    inputs of one session that are bound at a time have a graph each, by its `number`. Exceptions are the runtime's.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class Bound:
         names: Sequence[str],
         provider: Provider,
         held: Collection[str] = (),
+        number: int = 0,
     ) -> None:
         self._session = session
         self._binding = session.io_binding()
@@ -33,9 +34,8 @@ class Bound:
             self._binding.bind_ortvalue_input(name, value)
         for name in names:
             self._binding.bind_output(name, "cpu" if name in held else provider.memory)
-        first = ort.RunOptions()
-        if provider.graph:
-            first.add_run_config_entry("gpu_graph_id", _UNCAPTURED)
+        first = _captured_as(_UNCAPTURED if provider.captures else "")
+        self._options = _captured_as(str(number or "")) if provider.graph else first
         session.run_with_iobinding(self._binding, first)
         self.outputs: list[ort.OrtValue] = list(self._binding.get_outputs())
         for name, value in zip(names, self.outputs, strict=True):
@@ -45,4 +45,12 @@ class Bound:
 
     def __call__(self) -> None:
         """One run."""
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, self._options)
+
+
+def _captured_as(graph: str) -> ort.RunOptions:
+    """Options of runs that are captured as a graph of this number; as the usual one without."""
+    made = ort.RunOptions()
+    if graph:
+        made.add_run_config_entry("gpu_graph_id", graph)
+    return made

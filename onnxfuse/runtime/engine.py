@@ -155,13 +155,15 @@ def run(
         raise DeviceError(f"runtime: the model cannot be run: {reason(problem)}") from None
 
 
-def prepared(session: ort.InferenceSession, feeds: Feeds, provider: Provider = CPU) -> Callable[[], object]:
+def prepared(
+    session: ort.InferenceSession, feeds: Feeds, provider: Provider = CPU, number: int = 0
+) -> Callable[[], object]:
     """A function to be timed, which runs the model on `feeds`; by IO binding where the provider is bound.
 
-    Its exceptions are the runtime's.
+    Functions of one session with CUDA graphs have a `number` each. Its exceptions are the runtime's.
     """
     if provider.bound:
-        return _bound(session, feeds, output_names(session), provider)
+        return _bound(session, feeds, output_names(session), provider, number)
     inputs = {each.name: each.type for each in session.get_inputs()}
     given = {name: value for name, value in feeds.items() if name in inputs}
     if not _FOREIGN.keys() & {*inputs.values(), *(each.type for each in session.get_outputs())}:
@@ -184,7 +186,9 @@ def _flat(value: Any) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _bound(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str], provider: Provider) -> Bound:
+def _bound(
+    session: ort.InferenceSession, feeds: Feeds, names: Sequence[str], provider: Provider, number: int = 0
+) -> Bound:
     """A run with its tensors in the provider's memory; those of types that NumPy lacks, and strings, in the host's."""
     inputs = {each.name: each.type for each in session.get_inputs()}
     outputs = {each.name: each.type for each in session.get_outputs()}
@@ -196,7 +200,7 @@ def _bound(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str], pr
         for name, value in feeds.items()
         if name in inputs
     }
-    return Bound(session, values, names, provider, held)
+    return Bound(session, values, names, provider, held, number)
 
 
 def _held(kind: str) -> bool:

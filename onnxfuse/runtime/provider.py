@@ -45,6 +45,16 @@ class Provider:
         return [CPU_NAME] if self.name == CPU_NAME else [(self.name, dict(self.options)), CPU_NAME]
 
     @property
+    def captures(self) -> bool:
+        """Whether its sessions capture runs as CUDA graphs, unless a run is told not to."""
+        return _GRAPH in self.options
+
+    @property
+    def uncaptured(self) -> Provider:
+        """The same sessions, whose runs are told to run as usual."""
+        return replace(self, graph=False)
+
+    @property
     def ungraphed(self) -> Provider:
         """The same without CUDA graphs."""
         return replace(self, graph=False, options={k: v for k, v in self.options.items() if k != _GRAPH})

@@ -16,7 +16,8 @@ from onnxfuse.target.device import cuda_driver
 class Gpu(Target):
     """GPUs that run CUDA kernels. Sizes are in bytes; numbers are those of a typical card of the compute capability.
 
-    Code is for one capability or, if `portable` (PTX), for that one and all later ones.
+    Code is for one capability or, if `portable` (PTX), for that one and all later ones. Code with `warpgroups` (wgmma)
+    runs on no other capability at all.
     """
 
     on_host: ClassVar[bool] = False
@@ -33,6 +34,7 @@ class Gpu(Target):
     latency_us: float = 0.35  # of a kernel's begin, first reads and end, beyond the boundary
     warp: int = 32
     portable: bool = False
+    warpgroups: bool = False
 
     @property
     def blocks(self) -> int:
@@ -43,6 +45,8 @@ class Gpu(Target):
         """Whether a device of a compute capability runs code for this row, as the launcher decides it (cuda_host.h)."""
         if self.portable or capability == self.capability:
             return self.capability <= capability
+        if self.warpgroups:
+            return False
         same = capability // 10 == self.capability // 10
         return same and self.capability < capability and not TEGRA & {capability, self.capability}
 
@@ -63,6 +67,11 @@ def _gpu(name: str, capability: int, **numbers: float) -> Gpu:
     return Gpu(name, "", (f"--gpu-architecture={name}",), (), capability=capability, **numbers)  # type: ignore[arg-type]  # the fields' own types
 
 
+_H100 = {
+    "sms": 132, "shared_bytes": 227 * _K, "l2_bytes": 50 * _M, "bandwidth": 2980, "l2_gbps": 7000, "gflops": 67e3,
+    "tensor_gflops": 990e3,
+}  # fmt: skip
+
 # In the order of preference; from last to first: T4, A100, A10, L40, H100, B200 and RTX 5090. Bandwidths and boundary
 # of the H100 are measured (benchmarks/gpu), those of the others are from data sheets.
 GPUS: dict[str, Gpu] = {
@@ -76,10 +85,8 @@ GPUS: dict[str, Gpu] = {
             "sm_100", 100, sms=148, shared_bytes=227 * _K, l2_bytes=126 * _M, bandwidth=8000, l2_gbps=12000,
             gflops=75e3, tensor_gflops=2250e3,
         ),
-        _gpu(
-            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=2980, l2_gbps=7000,
-            gflops=67e3, tensor_gflops=990e3,
-        ),
+        _gpu("sm_90a", 90, **_H100, warpgroups=True),
+        _gpu("sm_90", 90, **_H100),
         _gpu(
             "sm_89", 89, sms=142, shared_bytes=99 * _K, l2_bytes=96 * _M, bandwidth=864, l2_gbps=4000,
             gflops=90e3, tensor_gflops=362e3, threads=1536,
@@ -105,7 +112,7 @@ USUAL = ("sm_80", "sm_90", "sm_100")  # the default
 def portable(row: Gpu) -> Gpu:
     """The target as PTX, which drivers compile for this capability and all later ones."""
     name = f"compute_{row.capability}"
-    return replace(row, name=name, flags=(f"--gpu-architecture={name}",), portable=True)
+    return replace(row, name=name, flags=(f"--gpu-architecture={name}",), portable=True, warpgroups=False)
 
 
 PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.values())}
@@ -137,7 +144,8 @@ def _native() -> tuple[str, ...]:
     """The best row for each device of this machine."""
     driver = cuda_driver()
     devices = driver.devices if driver is not None else ()
-    found = [next((n for n, row in GPUS.items() if row.suits(d.capability)), None) for d in devices]
+    rows = {name: row for name, row in GPUS.items() if not row.warpgroups}  # that is to be asked for
+    found = [next((n for n, row in rows.items() if row.suits(d.capability)), None) for d in devices]
     if not found or None in found:
         raise UsageError("options: --arch native: this machine has no supported GPU", hint="name one, such as sm_90")
     return tuple(name for name in found if name is not None)

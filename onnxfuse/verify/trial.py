@@ -22,6 +22,7 @@ from onnxfuse.runtime.engine import Array
 from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, likely_sizes
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Watch
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 
@@ -49,6 +50,7 @@ class InputRequest:
     recipes: Sequence[feeds.Recipe] = feeds.RECIPES
     also: Sequence[str] = ()  # outputs besides the model's own
     larger: bool = True  # sets of other sizes are wanted too
+    provider: Provider = CPU  # of the session
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class _Runner:
     def run(self, values: Values) -> list[Array]:
         """The outputs of the model for these values. Raises DeviceError."""
         with attempt(shapes_text(values)):
-            return engine.run(self.session, values, self.names)
+            return engine.run(self.session, values, self.names, self.wish.provider)
 
     def costed(self, values: Values) -> tuple[list[Array], RunCost]:
         """The same, and what it cost. Raises DeviceError."""

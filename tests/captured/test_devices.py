@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from onnxfuse.backends.cuda import registration
 from onnxfuse.build import SUPPORT
+from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
 from onnxfuse.render.ort_glue import Variant
 from tests.captured.prepared import ANY_DEVICE, Prepared, product_in_parts
@@ -25,15 +27,17 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
 ROOT = Path(__file__).parents[2]
-CODE = {"sm_90": "for_90", "sm_80": "for_80"}  # best first
+CODE = {"sm_90a": "for_90a", "sm_90": "for_90", "sm_80": "for_80"}  # best first
 BODIES = "function bodies run instead of the kernels"
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Path, Path]:
-    """A kernel for two architectures, as a library, and for the host."""
+    """A kernel for three architectures, as a library, and for the host."""
     made = product_in_parts(tmp_path_factory.mktemp("devices"))
-    sources = {symbol: render(made.kernel, symbol, "Product").text for symbol in CODE.values()}
+    newer, older = made.kernel, with_launches(made.kernel, dependent=False)
+    kernels = {CODE["sm_90"]: newer, CODE["sm_80"]: older}
+    sources = {symbol: render(kernel, symbol, "Product").text for symbol, kernel in kernels.items()}
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     variants = [Variant(name, (symbol,), ()) for name, symbol in CODE.items()]
     texts = [s.text for s in registration("test.devices", variants)] + list(sources.values())
@@ -43,6 +47,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Path, P
         file.write_text(text)
     flags = ("-std=c++20", "-O1", f"-I{SUPPORT}", f"-I{SUPPORT.parent / 'tiles'}")
     return made, compile_library(files, CACHE / "threads", flags), library_of("".join(sources.values()), "devices")
+
+
+def with_launches(kernel: Kernel, **changes: Any) -> Kernel:
+    """A kernel with fields of its launches replaced."""
+    launches = [p.launch for p in kernel.phases if p.launch is not None]
+    phases = (replace(p, launch=replace(x, **changes)) for p, x in zip(kernel.phases, launches, strict=True))
+    return replace(kernel, phases=tuple(phases))
 
 
 def on(library: tuple[Prepared, Path, Path], device: int, capabilities: str, **more: str) -> tuple[dict[str, Any], str]:
@@ -59,16 +70,23 @@ def on(library: tuple[Prepared, Path, Path], device: int, capabilities: str, **m
     assert done.returncode == 0, done.stderr
     calls = log.read_text().splitlines() if log.exists() else []
     assert not [c for c in calls if c.startswith("refused")]
-    return json.loads(done.stdout), " ".join(sorted({c.split()[1][:6] for c in calls if c.startswith("launch")}))
+    launched = {c.split()[1].rpartition("_")[0] for c in calls if c.startswith("launch")}
+    return json.loads(done.stdout), " ".join(sorted(launched))
 
 
-@pytest.mark.parametrize(("device", "code"), [(0, "for_80"), (1, "for_90"), (2, "for_80")])
+@pytest.mark.parametrize(("device", "code"), [(0, "for_80"), (1, "for_90a"), (2, "for_80")])
 def test_each_device_runs_the_best_code_for_it(library: tuple[Prepared, Path, Path], device: int, code: str) -> None:
     """Machine code of one major version runs on no other: a library for the oldest would fail on the second device."""
     said, launched = on(library, device, "80,90,86")
     assert (said["registered"], said["made"], said["ran"]) == ("", "", "")
     assert launched == code
-    assert said["status"]["test.devices.status"] == "kernels for sm_90 and sm_80"
+    assert said["status"]["test.devices.status"] == "kernels for sm_90a and sm_80"
+
+
+def test_code_with_instructions_of_one_capability_runs_on_no_other(library: tuple[Prepared, Path, Path]) -> None:
+    """There is no 9.1; were there one, it would run sm_90."""
+    said, launched = on(library, 0, "91")
+    assert (said["status"]["test.devices.status"], launched) == ("kernels for sm_90", "for_90")
 
 
 @pytest.mark.parametrize("capabilities", ["90,75", "120", "87", "80,87"])
@@ -82,5 +100,5 @@ def test_bodies_run_where_one_device_has_no_code(library: tuple[Prepared, Path, 
 def test_memory_of_a_run_is_of_its_stream(library: tuple[Prepared, Path, Path]) -> None:
     """Kernels that use it are still queued when it is given back: others may get it only behind them."""
     said, launched = on(library, 0, "90")
-    assert launched == "for_90"
+    assert launched == "for_90a"
     assert said["allocated"] == ["of the stream"] and said["freed"] == 1

@@ -140,8 +140,9 @@ WANTED = (
 
 
 def kernel(wanted: Wanted) -> Kernel:
-    """Its kernel, whose filters are constants."""
-    made = schedule(lowered_of(wanted.case), wanted.layouts, TARGET, constants={"w"})  # type: ignore[arg-type]
+    """Its kernel, whose filters lie channels last."""
+    layouts = {**wanted.layouts, "w": channels_last(len(wanted.filters))}
+    made = schedule(lowered_of(wanted.case), layouts, TARGET)  # type: ignore[arg-type]
     assert isinstance(made, Kernel), made
     assert not verify(made)
     return made
@@ -263,13 +264,23 @@ def test_the_stand_in_refuses_wrong_tensors_and_a_kernel_is_launched(
 
 
 def test_what_the_library_does_not_convolve_has_no_call() -> None:
-    """Padding that differs between the sides of an axis, filters that are no constants, and volumes."""
+    """Padding that differs between the sides of an axis, and volumes."""
     uneven = Wanted("uneven", image=(1, 16, 9, 9), pads=(1, 1, 0, 0), strides=(2, 2))
     assert by_library(kernel(uneven)) == [False]
-    same = Wanted("variable")
-    made = schedule(lowered_of(same.case), same.layouts, TARGET)  # type: ignore[arg-type]
-    assert isinstance(made, Kernel) and by_library(made) == [False]
-    assert not made.inputs[1].layout.steps
     volume = Wanted("volume", image=(1, 8, 5, 5, 5), filters=(8, 8, 3, 3, 3), pads=(1,) * 6, strides=(1,) * 3,
                     dilations=(1,) * 3, last=())  # fmt: skip
     assert not any(by_library(kernel(volume)))
+
+
+def test_constant_filters_of_one_group_are_stored_channels_last() -> None:
+    """Those of several groups, and filters that are computed, stay as they are, and have no call."""
+
+    def made(wanted: Wanted, *constants: str) -> tuple[bool, list[bool]]:
+        found = schedule(lowered_of(wanted.case), wanted.layouts, TARGET, constants=constants)  # type: ignore[arg-type]
+        assert isinstance(found, Kernel)
+        return bool(found.inputs[1].layout.steps), by_library(found)
+
+    one, own = Wanted("constant"), next(w for w in WANTED if w.name == "each_its_own")
+    assert made(one, "w") == (True, [True])
+    assert made(one) == (False, [False])
+    assert made(own, "w") == (False, [False])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import images_cache
 from benchmarks.gpu.cases import kept, sanitize, workers
 from benchmarks.gpu.cases.workers import LOST, RIGHT, Setup, StartError, Worker, outcomes
 from onnxfuse.build.nvrtc import libraries
@@ -77,7 +78,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_was_made_beforehand_is_found(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kept.unpacked(file, tmp_path)
-    monkeypatch.setattr(kept.nvrtc, "compiled", None)
+    monkeypatch.setattr(images_cache, "unspilled", None)
     monkeypatch.setattr(kept.emulator, "run", None)
     for case in chosen():
         kernel = kernel_of(case)

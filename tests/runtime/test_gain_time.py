@@ -10,6 +10,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.measure.gain import CROWDED, seconds_needed
 from onnxfuse.measure.gain_child import FEWEST, LONG, PROFILED, _in_time
 from onnxfuse.runtime.memory import LoadCost
+from onnxfuse.runtime.provider import Provider
 
 RUN = 10 * LONG  # seconds of a long run; delays of a sleep on a busy machine are short beside it
 
@@ -46,3 +47,10 @@ def test_runs_that_do_not_fit_beside_other_work_may_fit_by_themselves():
     assert seconds_needed(crowded, made, crowded=CROWDED) < 4.0 < seconds_needed(crowded, made)
     minutes = LoadCost("original", 0.3, 0, 8.0)
     assert seconds_needed(minutes, made, crowded=CROWDED) > 4.0, "what surely takes too long is not begun"
+
+
+def test_on_a_device_the_original_is_counted_as_the_build():
+    """What verification timed of the original is its run on the CPU, which takes longer and says nothing."""
+    original, made = LoadCost("original", 9.0, 0, 5.0), LoadCost("with library", 0.3, 0, 0.001, True)
+    device = Provider("CUDAExecutionProvider", {}, "cuda", bound=True)
+    assert 1.0 < seconds_needed(original, made, provider=device) < 2.0 < seconds_needed(original, made)

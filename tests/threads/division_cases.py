@@ -158,6 +158,8 @@ CASES: Sequence[Case] = (
     Case("enlarged_float16", enlarged(F16, 16, 8, 4)),
     Case("enlarged_float32", enlarged(F32, 16, 8, 4, 2)),
     *(Case(f"enlarged_rows_{t}", enlarged_rows(t, 40, 16, 8, 4)) for t in (F32, F16)),
+    Case("enlarged_rows_whole_tiles", enlarged_rows(F16, 64, 32, 16, 8)),
+    Case("enlarged_rows_in_fours", enlarged_rows(F16, 36, 20, 10, 5)),
     *(Case(f"mean_of_normalized_{t}", pooled(49, 768, t)) for t in (F32, F16)),
     Case("normalized_mean", pooled(130, 264, F32, before=True)),
 )

@@ -3,7 +3,7 @@
 //
 // In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY (of
 // each device, with commas between them) and DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many
-// launches are forgotten; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
+// launches are forgotten; DRIVER_SLOW, part of the names of kernels that take 5 ms more, whether forgotten or not; DRIVER_FAULT, the number of the launch that ends its context, after which every call fails.
 // A context is current to one thread. What is brought to a device lives in its primary context, and ends with that. Memory
 // that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing may be
 // allocated, waited for, loaded or launched elsewhere, by no thread that has not exchanged its mode; what was captured runs
@@ -13,6 +13,8 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <array>
+#include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -44,6 +46,7 @@ struct Kernel {
   std::string name;
   void (*run)(void**, unsigned, unsigned, size_t, unsigned);
   int arguments, threads;
+  const int* sizes;  // bytes of each argument
   std::map<int, int> loaded;  // by device: the life of its context in which it was
   int registers;     // of a thread; 0 where nobody knows, as of PTX
   int architecture;  // 0: PTX
@@ -60,7 +63,7 @@ struct Launch {
   Kernel* kernel;  // null: `work` is done
   unsigned grid, block;
   size_t shared;
-  std::vector<uint64_t> values;
+  std::vector<std::array<uint64_t, 16>> values;
   std::function<void()> work;
   bool dependent = false;  // on the one before: may begin early
 };
@@ -175,7 +178,7 @@ void run(std::deque<Launch>& queue, int last) {
   const std::function<void()> before = [&] { waited = true, run(queue, last - 1); };
   if (l.work) return l.work();
   std::vector<void*> arguments;
-  for (uint64_t& v : l.values) arguments.push_back(&v);
+  for (auto& v : l.values) arguments.push_back(v.data());
   Early (*begins_early)(Early) = reinterpret_cast<Early (*)(Early)>(dlsym(host_library(), "emulated_begins_early"));
   begins_early(waited ? nullptr : &before);
   l.kernel->run(arguments.data(), l.grid, l.block, l.shared, 3);
@@ -314,6 +317,7 @@ EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   if (!k.run || !arguments) return refuse(NOT_FOUND, name);
   k.arguments = arguments[0];
   k.threads = arguments[1];
+  k.sizes = arguments + 2;
   k.registers = static_cast<Library*>(library)->registers[name];
   k.architecture = static_cast<Library*>(library)->architecture;
   return *out = &k, OK;
@@ -366,12 +370,14 @@ EXPORT int cuLaunchKernelEx(const Config* config, void* function, void** argumen
     l.dependent = a->value[0] & 0xffffffffu;
   }
   for (int i = 0; i < k->arguments; i++) {
-    uint64_t value;
-    memcpy(&value, arguments[i], 8);
+    std::array<uint64_t, 16> value{};
+    memcpy(value.data(), arguments[i], k->sizes[i]);
     l.values.push_back(value);
   }
   say("launch %s %u %u %u%s", k->name.c_str(), gx, bx, shared, l.dependent ? " dependent" : "");
   std::lock_guard<std::mutex> held(lock);
+  const char* slow = getenv("DRIVER_SLOW");
+  if (slow && strstr(k->name.c_str(), slow)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   static int lost = number("DRIVER_LOSES", 0), faults = number("DRIVER_FAULT", 0);
   if (faults && --faults == 0) return faulted = true, OK;  // whoever asks next is told
   if (lost-- > 0) return OK;
@@ -387,6 +393,28 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
                           unsigned shared, void* stream, void** arguments, void** extra) {
   const Config config{{gx, gy, gz}, {bx, by, bz}, shared, stream, nullptr, 0};
   return cuLaunchKernelEx(&config, function, arguments, extra);
+}
+
+// A tensor map, as the emulator reads it (emulated.h).
+EXPORT int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* data, const uint64_t* extents,
+                                  const uint64_t* pitches, const unsigned* box, const unsigned* strides, int interleaved,
+                                  int swizzle, int, int outside) {
+  enum { HALF = 6, BFLOAT = 9, WITHIN_128 = 3 };
+  const uint64_t address = reinterpret_cast<uint64_t>(data);
+  if (reinterpret_cast<uint64_t>(map) % 64) return refuse(INVALID_VALUE, "a tensor map that does not begin at 64 bytes");
+  if ((type != HALF && type != BFLOAT) || rank != 2 || interleaved || outside || swizzle != WITHIN_128)
+    return refuse(INVALID_VALUE, "a tensor map that it does not know");
+  if (address % 16 || pitches[0] % 16 || pitches[0] < extents[0] * 2 || !extents[0] || !extents[1])
+    return refuse(INVALID_VALUE, "a matrix that cannot be copied in boxes");
+  if (box[0] != 64 || !box[1] || box[1] > 256 || strides[0] != 1 || strides[1] != 1) return refuse(INVALID_VALUE, "a box");
+  {
+    std::lock_guard<std::mutex> held(lock);
+    if (!memory.empty() && !inside(address, (extents[1] - 1) * pitches[0] + extents[0] * 2))
+      return refuse(INVALID_VALUE, "a matrix that is not in the device's memory");
+  }
+  const int64_t known[] = {(int64_t)address, (int64_t)extents[1], (int64_t)extents[0], (int64_t)pitches[0] / 2, box[1]};
+  memcpy(map, known, sizeof known);
+  return say("map %u", box[1]), OK;
 }
 
 // For stand-ins of libraries (libraries/): work on a stream, refused where a launch would be; whether memory may be read.

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #define __device__
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define SHARED(name) unsigned char* const name = emulated::now->arena
 #define ON_BOUNDARY(place, bytes) emulated::on_boundary(place, bytes)
 
@@ -97,6 +99,27 @@ struct Copy {
   const void* from;
   size_t bytes;
 };
+struct Product {
+  float* sums;
+  uint64_t left, right;  // descriptors
+  int columns;
+  bool deep;
+  float (*number)(const void*);  // of an element of 16 bits
+};
+struct Map {  // what the stand-in's cuTensorMapEncodeTiled leaves in a tensor map
+  const uint16_t* data;
+  int64_t rows, columns, pitch, of_box;
+};
+struct Box {
+  unsigned char* to;
+  Map map;
+  int64_t row, column;
+};
+struct Arrival {
+  size_t boxes;
+  int turns;
+  std::vector<Box> coming;
+};
 enum State { RUNNING, AT_BARRIER, IN_WARP, FOR_KERNEL, DONE };
 struct Thread {
   Place place;
@@ -105,6 +128,8 @@ struct Thread {
   uint64_t exchanged[2];
   unsigned turn, mask;  // of what it exchanges, and with whom
   std::vector<std::vector<Copy>> copies;  // groups, the last one of which is not committed yet
+  std::vector<std::vector<Product>> products;
+  bool tells;  // matrix units what it has stored, at the next barrier
 };
 struct Warp {
   float left[16][16], right[16][8];
@@ -114,6 +139,8 @@ struct Block {
   std::vector<Warp> warps;
   unsigned char* arena;
   Number number, grid;
+  std::map<const void*, Arrival> arrivals;
+  bool told;  // all threads told matrix units what they had stored before the last barrier
   Thread* running;
   Place scheduler;
   const std::function<void()>* body;
@@ -169,12 +196,16 @@ inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::
 }
 
 inline void run_block(Block& b, char* stacks, std::mt19937& random) {
+  b.arrivals.clear();
+  b.told = false;
   for (size_t i = 0; i < b.threads.size(); i++) {
     Thread& t = b.threads[i];
     t.number = {(unsigned)i};
     t.state = RUNNING;
     t.turn = 0;
     t.copies.assign(1, {});
+    t.products.assign(1, {});
+    t.tells = false;
     begin(t.place, stacks + i * STACK, STACK - i % 16 * 64, entry);
   }
   std::vector<unsigned> lanes(32), warps(b.threads.size() / 32);
@@ -191,9 +222,10 @@ inline void run_block(Block& b, char* stacks, std::mt19937& random) {
     if (early && (early + done == b.threads.size() || !any)) {
       if (const auto* first = std::exchange(before, nullptr)) (*first)();
       for (Thread& t : b.threads) t.state = t.state == FOR_KERNEL ? RUNNING : t.state;
-    } else if (waiting == b.threads.size())
-      for (Thread& t : b.threads) t.state = RUNNING;
-    else if (!any)
+    } else if (waiting == b.threads.size()) {
+      b.told = true;
+      for (Thread& t : b.threads) t.state = RUNNING, b.told = b.told && t.tells, t.tells = false;
+    } else if (!any)
       stuck(b);
   }
 }

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from onnxfuse.ir.interpret.elements import from_stored
 from onnxfuse.ir.interpret.values import Iterations
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda import device_text, function_name
+from onnxfuse.render.cuda_parameters import TensorMap, tensor_maps
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library
 
@@ -32,7 +34,8 @@ def entries(text: str) -> Iterator[str]:
     for threads, name, given in _FUNCTION.findall(text):
         types = [p.rpartition(" ")[0].replace(" __restrict__", "") for p in given.split(", ") if p]
         values = ", ".join(f"*({t}*)p[{k}]" for k, t in enumerate(types))
-        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}}};\n'
+        sizes = "".join(f", {128 if t.endswith('Map') else 8}" for t in types)
+        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}{sizes}}};\n'
         yield f'extern "C" void run_{name}(void** p, unsigned grid, unsigned block, size_t shared, unsigned seed) {{\n'
         yield f"  emulated::launch(grid, block, shared, seed, [&] {{ {name}({values}); }});\n}}\n"
 
@@ -69,7 +72,10 @@ def run(
     scratch = [_poisoned([int(here.index(b.size))], in_memory(b.dtype)) for b in kernel.scratch]
     given = [as_stored(a, p.dtype) for p, a in zip(kernel.inputs, inputs, strict=True)]
     arrays = [np.ascontiguousarray(a) for a in given] + outputs + scratch
-    values = [ctypes.c_void_p(a.ctypes.data) for a in arrays] + [ctypes.c_int64(n) for n in symbols.values()]
+    values: list[Any] = [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+    values += [ctypes.c_int64(n) for n in symbols.values()]
+    named = [*(p.name for p in (*kernel.inputs, *kernel.outputs)), *(b.name for b in kernel.scratch)]
+    values += [_mapped(m, arrays[named.index(m.source)], int(here.index(m.all_rows))) for m in tensor_maps(kernel)]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     for number, phase in enumerate(kernel.phases):
         assert phase.launch is not None
@@ -77,6 +83,12 @@ def run(
         launched = library[f"run_{function_name(name, number)}"]
         launched(pointers, ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared), ctypes.c_uint(seed))
     return tuple(from_stored(a, p.dtype) for p, a in zip(kernel.outputs, outputs, strict=True))
+
+
+def _mapped(m: TensorMap, matrix: Array, rows: int) -> ctypes.Array[ctypes.c_int64]:
+    """A tensor map as the emulator has it (emulated.h)."""
+    numbers = (matrix.ctypes.data, rows, m.all_columns, m.pitch, m.rows)
+    return (ctypes.c_int64 * 16)(*numbers)
 
 
 def as_stored(x: Array, dtype: DType) -> Array:

@@ -17,8 +17,8 @@ from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.cost.gpu import cost_of
 from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel, Loop, all_statements
-from onnxfuse.ir.launch import Mma, Sync
+from onnxfuse.ir.kernel import Kernel, Loop, Stmt, all_statements
+from onnxfuse.ir.launch import CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.target import block_shared, gpus_of
@@ -179,14 +179,22 @@ def test_each_barrier_left_out_is_found() -> None:
         assert verify(without(kernel, number)) != (), number
 
 
-def without(kernel: Kernel, number: int) -> Kernel:
-    """A kernel that lacks one of its barriers of blocks."""
+def test_keys_and_values_come_in_the_background_and_are_waited_for() -> None:
+    """Those of the first tile, and of the next one while one is multiplied; what is left out is found."""
+    kernel = kernel_of(next(c for c in TYPED if c.name == "whole_tiles_float16"))
+    assert sum(isinstance(s, CopyAsync) for s in all_statements(kernel)) == 4
+    assert verify(without(kernel, 0)) != ()
+    assert verify(without(kernel, 0, Wait(0))) != ()
+
+
+def without(kernel: Kernel, number: int, what: Stmt = Sync("block")) -> Kernel:  # noqa: B008  # frozen
+    """A kernel that lacks one of its barriers of blocks, or one of another statement."""
     left = [number]
 
     def body(statements: tuple) -> tuple:  # type: ignore[type-arg]  # of statements
         made = []
         for s in statements:
-            if s == Sync("block"):
+            if s == what:
                 left[0] -= 1
                 if left[0] == -1:
                     continue

@@ -209,6 +209,18 @@ def test_pieces_that_are_joined_are_made_where_they_are_stored(case: Case) -> No
     assert len(kernel.phases) == 1 and not kernel.scratch
 
 
+@pytest.mark.parametrize(("name", "width"), [("enlarged_rows_whole_tiles", 8), ("enlarged_rows_in_fours", 4)])
+def test_rows_that_are_enlarged_are_read_and_stored_several_at_once(name: str, width: int) -> None:
+    """Channels side by side are read, and pixels side by side are stored; between them lies shared memory."""
+    _, kernel = division(name)
+    (phase,) = kernel.phases
+    vectors = [s for s in statements(phase.body) if isinstance(s, Loop) and s.kind == "vector"]
+    assert {s.end.constant for s in vectors if s.loads} == {width}
+    assert [s.end.constant for s in vectors if s.stores] == [8 if name.endswith("tiles") else 4]
+    assert verify(kernel) == ()
+    assert verify(without(kernel, 0)) != ()
+
+
 def division(name: str) -> tuple[Case, Kernel]:
     """A case of divisions, and its kernel."""
     case = next(c for c in division_cases.CASES if c.name == name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from unittest.mock import patch
@@ -40,7 +40,7 @@ from tests.threads.product_cases import TILED, normalized, product
 from tests.threads.scheduled import TABLES, TARGET, kernel_of
 from tests.threads.test_attention import without
 
-DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
+DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_90a", "sm_100", "sm_120"))
 COMPILED = [
     pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if t.name == "sm_120" else [pytest.mark.slow])
     for c in TILED
@@ -182,12 +182,15 @@ def lowered(case: Case) -> Lowered:
     return made
 
 
-def with_tile(case: Case, tile: BlockTile | None, target: object = TARGET) -> Kernel:
-    """The kernel of a case with a certain tile of its product."""
+Choice = Callable[[Sizes, Gpu], tuple[BlockTile, ...]]
+
+
+def with_tile(case: Case, tile: BlockTile | Choice | None, target: object = TARGET) -> Kernel:
+    """The kernel of a case with a certain tile of its product, or one of those that are chosen from."""
     scheduler._scheduled.cache_clear()  # it knows nothing of the patch below
     row = next(t for t in DEVICES if t == target)
-    chosen = (tile,) if tile is not None else None
-    with patch.object(products, "tiles_of", lambda s, t: chosen or tiles_of(s, t)):
+    choice: Choice = tiles_of if tile is None else (lambda s, t: (tile,)) if isinstance(tile, BlockTile) else tile
+    with patch.object(products, "tiles_of", choice):
         made = schedule(lowered(case), case.layouts, row)
     assert isinstance(made, Kernel), made
     assert verify(made) == ()

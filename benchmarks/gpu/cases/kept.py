@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxfuse.build import SUPPORT, nvrtc
+from benchmarks.gpu.images_cache import image
+from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.resources import Image
 from onnxfuse.ir.kernel import Kernel
@@ -52,15 +53,8 @@ class Kept:
     folder: Path | None = None
 
     def compiled(self, text: str, flags: Sequence[str]) -> Image:
-        """The code of a translation unit: as it is kept, or compiled."""
-        found = self._get(_image_key(text, flags))
-        return Image(found, ()) if found is not None else nvrtc.compiled(text, flags)
-
-    def keep_image(self, text: str, flags: Sequence[str]) -> None:
-        """Compile a translation unit, unless its code is kept."""
-        key = _image_key(text, flags)
-        if self.folder is not None and self._get(key) is None:
-            Cache(self.folder).put(key, nvrtc.compiled(text, flags).code)
+        """The code of a translation unit: as it is kept, or compiled and kept."""
+        return image(text, flags, self.folder)
 
     def emulated(self, case: Case, kernel: Kernel, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
         """What the emulator makes of a case, where that is kept."""
@@ -86,10 +80,6 @@ class Kept:
     def _get(self, key: str) -> bytes | None:
         path = Cache(self.folder).get(key) if self.folder is not None else None
         return path.read_bytes() if path is not None else None
-
-
-def _image_key(text: str, flags: Sequence[str]) -> str:
-    return key_of("image", text, *flags, *nvrtc.OPTIONS, *nvrtc.headers().values())
 
 
 def _output_key(case: Case, kernel: Kernel, inputs: Sequence[Array]) -> str:
@@ -125,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "images" in what:
         flags = GPUS[asked.arch].flags
         texts = [device_text(kernel_of(case), name_of(case)) for case in made] + bandwidth_texts(asked.megabytes)
-        _each(lambda text: kept.keep_image(text, flags), texts, asked.threads, "images")
+        _each(lambda text: kept.compiled(text, flags), texts, asked.threads, "images")
     if "emulated" in what:
         jobs = [(case, number) for case in made for number in range(len(case.sizes))]
 

@@ -5,7 +5,7 @@ Weights are inputs of the graphs, so that nothing large is drawn; kernels are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,12 +238,28 @@ def _moved(dtype: DType) -> Iterator[Kind]:
         b = Build(20)
         y = b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=perm)
         yield _row(name, "x".join(map(str, shape)), dtype, b.graph(y), op="permute", shape=shape, perm=perm)
+    for channels, sides in ((256, (64, 32, 16, 8)), (256, (128, 64, 32, 16))):  # SegFormer: images enlarged and joined
+        label = f"{channels}x{sides[0]}x{sides[0]}"
+        graph = _enlarged(channels, sides, dtype)
+        yield _row("enlarged", label, dtype, graph, op="enlarged", shape=(channels, sides[0]), sides=sides)
     for channels, pixels in ((96, 3136), (384, 196)):  # ConvNeXt: a transposition and the normalization behind it
         b = Build(20)
         x = b.node("Transpose", b.input("x", channels, pixels, dtype=dtype), perm=(1, 0))
         y = _norm(b, x, channels, dtype)
         label = f"{channels}x{pixels}"
         yield _row("transposed layernorm", label, dtype, b.graph(y), op="norm_of_transposed", shape=(channels, pixels))
+
+
+def _enlarged(channels: int, sides: Sequence[int], dtype: DType) -> Graph:
+    """Images as products leave them, enlarged to the first one's side and joined."""
+    b = Build(18)
+    made = []
+    for side in sides:
+        x = b.node("Transpose", b.input(f"x{side}", 1, side * side, channels, dtype=dtype), perm=(0, 2, 1))
+        x = b.node("Reshape", x, b.ints(1, channels, side, side))
+        scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
+        made.append(x if side == sides[0] else b.node("Resize", x, "", scales, mode="linear"))
+    return b.graph(b.node("Concat", *made[::-1], axis=1))
 
 
 def _convolved(dtype: DType) -> Iterator[Kind]:

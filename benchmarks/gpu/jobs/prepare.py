@@ -10,7 +10,7 @@ import lzma
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,12 +31,16 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.schedule.gpu import products, scheduler
+from onnxfuse.schedule.gpu import tiles as attention_tiles
+from onnxfuse.schedule.gpu.tiles import AttentionTile
 from onnxfuse.schedule.passes.driver import unchecked
 from onnxfuse.target import Gpu, gpus_of
 from tests.kernels.compiled import group_of_all
 
 NAME = "kernel"
 FIRST = 3  # tiles of the ranking that are measured whatever they are; of the others one of each geometry
+TILES, LONGER, MORE_KEYS = 4, 3, 128  # of an attention; those with so many keys at a time, which none has
+MORE_STAGES, DEEPER = (4, 8), 99  # of a product, and their place in the ranking, which has none of them
 EMPTY = 'extern "C" __global__ void __launch_bounds__(128) kernel_0() {\n}\n'
 
 
@@ -76,13 +80,13 @@ def targets() -> tuple[Gpu, Gpu]:
 def prepared(pack: Path, images: Path = FOLDER, threads: int = 1, only: str = "") -> tuple[int, list[str]]:
     """All jobs in a file; images that are in the folder are not compiled again. How many, and what went wrong.
 
-    `only`: a regular expression that labels match.
+    `only`: a regular expression that kind and label match.
     """
     jobs: list[Job] = []
     problems: list[str] = []
     texts: dict[str, str] = {}
     target = targets()[0]
-    for kind in (k for k in kinds() if re.search(only, k.label)):
+    for kind in (k for k in kinds() if re.search(only, f"{k.what} {k.label}")):
         try:
             for job, text in _jobs(kind):
                 texts[job.image] = text
@@ -146,8 +150,10 @@ def _jobs(kind: Kind) -> Iterator[tuple[Job, str]]:
         seen.append(s)
         return tiles_of(s, t)
 
+    if kind.what == "attention":
+        yield from _of_attention(kind, target)
+        return
     with patch.object(products, "tiles_of", spied):
-        scheduler._scheduled.cache_clear()
         first = _kernel(kind, target)
     if not first.choices:
         yield _job(kind, first, "", 0, {}, {})
@@ -160,6 +166,44 @@ def _jobs(kind: Kind) -> Iterator[tuple[Job, str]]:
         predicted = {"tile": seconds_of(sizes, tile, target), "tile, stream": seconds_of(sizes, tile, stream)}
         details = {"of_stream": str(tile) == of_stream, "sizes": list(kind.sizes or ()), "tile": _numbers(tile)}
         yield _job(kind, kernel, str(tile), place, predicted, details)
+    for tile in _deeper(sizes, tiles_of(sizes, target)[0]) if _count(kind) > 1 else ():
+        with patch.object(products, "tiles_of", lambda s, t, tile=tile: (tile,)):
+            kernel = _kernel(kind, target)
+        details = {"sizes": list(kind.sizes or ()), "tile": _numbers(tile)}
+        yield _job(kind, kernel, str(tile), DEEPER, {"tile": seconds_of(sizes, tile, target)}, details)
+
+
+def _deeper(s: Sizes, tile: BlockTile) -> Iterator[BlockTile]:
+    """A tile with more stages than any has."""
+    steps = -(-s.depth // tile.splits // tile.depth)
+    yield from (replace(tile, stages=n) for n in MORE_STAGES if tile.stages > 1 and n - 1 <= steps)
+
+
+def _of_attention(kind: Kind, target: Gpu) -> Iterator[tuple[Job, str]]:
+    """The kernel that is chosen, those of the tiles that are predicted next, and some with more keys at a time."""
+    cost, keys = attention_tiles.tile_cost, attention_tiles.KEYS
+    places: dict[str, int] = {}
+    for more, first, count in (((), 0, TILES), ((MORE_KEYS,), DEEPER, LONGER)):
+        ranking: dict[str, float] = {}
+
+        def ranked(t: AttentionTile, *given: Any, ranking: dict[str, float] = ranking) -> float:
+            return ranking.setdefault(str(t), cost(t, *given))
+
+        with patch.object(attention_tiles, "tile_cost", ranked), patch.object(attention_tiles, "KEYS", (*keys, *more)):
+            _kernel(kind, target)
+        named = [n for n in sorted(ranking, key=ranking.__getitem__) if not more or f"keys={MORE_KEYS}," in n]
+        places |= {n: first or place for place, n in enumerate(named[:count]) if n not in places}
+    for name, place in list(places.items())[: None if kind.rank < 4 else 1]:
+
+        def forced(t: AttentionTile, *given: Any, name: str = name) -> float:
+            return cost(t, *given) if str(t) == name else float("inf")
+
+        with (
+            patch.object(attention_tiles, "tile_cost", forced),
+            patch.object(attention_tiles, "KEYS", (*keys, MORE_KEYS)),
+        ):
+            made = _kernel(kind, target)
+        yield _job(kind, made, name, place, {}, {})
 
 
 def _count(kind: Kind) -> int:
@@ -191,6 +235,7 @@ def _numbers(t: BlockTile) -> dict[str, int]:
 
 def _kernel(kind: Kind, target: Gpu, measured: Substitutions = ()) -> Kernel:
     """A scheduled kernel; products have their own tile where cuBLASLt would compute them."""
+    scheduler._scheduled.cache_clear()
     group = group_of_all(kind.graph)
     lowered = lower(group, Plan(kind.graph, (group,), {}), ROWS)
     if isinstance(lowered, Decision):

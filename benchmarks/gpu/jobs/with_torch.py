@@ -108,6 +108,12 @@ def between(how: Mapping[str, Any], dtype: torch.dtype) -> Iterator[tuple[str, S
         w, bias = drawn(channels, 1, taps, taps, dtype=dtype), drawn(channels, dtype=dtype)
         yield op, [lambda: F.conv2d(x, w, bias, stride, taps // 2, 1, channels)]
         return
+    if op == "enlarged":
+        images = [drawn(1, n * n, shape[0], dtype=dtype) for n in how["sides"]]
+        squares = [i.transpose(1, 2).reshape(1, shape[0], n, n) for i, n in zip(images, how["sides"], strict=True)]
+        size = (how["sides"][0],) * 2
+        yield op, [lambda: torch.cat([F.interpolate(s, size, mode="bilinear") for s in squares], 1)]
+        return
     first, second = (drawn(shape[0], dtype=dtype) for _ in range(2))
     calls: dict[str, Call] = {
         "layernorm": lambda: F.layer_norm(x, (last,), gamma, beta),

@@ -11,6 +11,7 @@ time.
 that where each element comes from is read out, for every descriptor that might be right. `fences`: how often sums are
 of what was in shared memory before, with and without a fence of the proxy. `pipeline`: kernels whose threads copy
 (`cp.async`). `bulk`: kernels whose copy engine does (TMA). `torch`: the library's products in the same shapes.
+`generated`: products with bias and GELU as `optimize --arch sm_90a` makes them (`generated.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.gpu.driver import CudaError
+from benchmarks.gpu.wgmma import generated
 from benchmarks.gpu.wgmma.here import Here
 from benchmarks.gpu.wgmma.kernels import Row, prepare
 from benchmarks.gpu.wgmma.layouts import layouts
-from benchmarks.gpu.wgmma.times import SHAPES, fences, timed
+from benchmarks.gpu.wgmma.times import MORE, SHAPES, fences, timed
 
-PARTS = {"layouts": 12.0, "fences": 8.0, "pipeline": 25.0, "bulk": 15.0, "torch": 25.0}  # seconds
+PARTS = {"layouts": 12.0, "fences": 8.0, "pipeline": 25.0, "bulk": 15.0, "torch": 25.0, "generated": 40.0}  # seconds
 WRONG = 2e-3  # relative L2 of a product
 
 
@@ -37,6 +39,8 @@ def rows_of(name: str, here: Here) -> Iterator[tuple[str, Row]]:
     """What a part finds out."""
     if name == "layouts":
         return layouts(here)
+    if name == "generated":
+        return generated.timed_generated(here)
     return fences(here) if name == "fences" else timed(here, bulk=name == "bulk")
 
 
@@ -73,20 +77,21 @@ def table(result: Mapping[str, Row]) -> Iterator[str]:
     """All that was found, and the best kernels of each shape beside the library's."""
 
     def rows(name: str) -> Row:
-        found: Row = result[name]["rows"]
+        found: Row = result.get(name, {}).get("rows", {})
         return found
 
     for name in ("layouts", "fences"):
         yield from (f"{label}: {json.dumps(row)[:300]}" for label, row in rows(name).items())
-    for shape in (f"{m} x {k} x {n}" for m, k, n in SHAPES):
+    for shape in (f"{m} x {k} x {n}" for m, k, n in (*SHAPES, *MORE)):
         theirs = {name: round(us, 2) for name, us in rows("torch").get(shape, {}).items()}
         yield f"{shape}: library {theirs}"
-        for name in ("pipeline", "bulk"):
+        for name in ("pipeline", "bulk", "generated"):
             mine = [
                 (row["us"], label, row["error"]) for label, row in rows(name).items() if label.startswith(f"{shape}:")
             ]
-            yield from (f"  {us:7.2f} {error:.1e} {label.split(': ')[1]}" for us, label, error in sorted(mine)[:4])
-    for name in ("pipeline", "bulk"):
+            yield from (f"  {us:7.2f} {error:.1e} {label.split(': ')[1]}" for us, label, error in sorted(mine)[:5])
+            yield from (f"  {us:7.2f} a kernel behind" for us, label, _ in mine if label.endswith("behind"))
+    for name in ("pipeline", "bulk", "generated"):
         wrong = [f"{label} {row}" for label, row in rows(name).items() if row.get("error", 0) > WRONG]
         yield from (f"wrong in {name}: {len(wrong)}", *wrong[:8])
     for name, row in result.items():
@@ -100,15 +105,17 @@ def main() -> None:
     parser.add_argument("result", type=Path, nargs="?")
     parser.add_argument("--prepare", action="store_true", help="compile all kernels")
     parser.add_argument("--part", choices=PARTS, help="one part, as lines of JSON")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="these parts")
     asked = parser.parse_args()
     if asked.prepare:
         prepare()
+        generated.prepare()
     elif asked.part:
         part(asked.part)
     elif asked.result:
         result: dict[str, Row] = {}
-        for name, limit in PARTS.items():
-            result[name] = measured(name, limit)
+        for name in asked.only:
+            result[name] = measured(name, PARTS[name])
             asked.result.write_text(json.dumps(result, indent=0) + "\n", encoding="utf-8")
         sys.stdout.writelines(f"{line}\n" for line in table(result))
 

@@ -27,11 +27,22 @@ class Here(Worker):
         super().__init__(b"")
         self.pack: dict[str, Row] = json.loads(lzma.decompress(PACK.read_bytes()))
 
-    def kernel(self, name: str, shared: int) -> Function:
-        """A function that may have so many bytes of shared memory."""
-        function = self.driver.load_library(base64.b85decode(self.pack[name]["code"]), "kernel")
+    def function(self, code: bytes, name: str, shared: int) -> Function:
+        """A function of code that may have so many bytes of shared memory."""
+        function = self.driver.load_library(code, name)
         self.call("cuFuncSetAttribute", function.handle, MOST_DYNAMIC_SHARED, shared)
         return function
+
+    def raw(self, where: int, count: int) -> Array:
+        """16-bit elements as they are."""
+        made = np.empty(count, np.uint16)
+        size = ctypes.c_size_t(made.nbytes)
+        self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(made.ctypes.data), ctypes.c_uint64(where), size)
+        return made
+
+    def kernel(self, name: str, shared: int) -> Function:
+        """A function that may have so many bytes of shared memory."""
+        return self.function(base64.b85decode(self.pack[name]["code"]), "kernel", shared)
 
     def given(self, x: Array) -> ctypes.c_uint64:
         """An array in memory of the device."""
@@ -58,3 +69,20 @@ class Here(Worker):
         raw = self._read(out.value, "float32", 64 * width).reshape(128, width // 2)
         self.freed(*given, out)
         return raw
+
+
+def tensor_map(here: Here, where: int, rows: int, columns: int, pitch: int, lines: int, kind: int = 6) -> Any:
+    """A tensor map of a matrix in memory: boxes of 64 elements by `lines`, swizzled within 128 bytes.
+
+    `kind`: 6 of float16, 9 of bfloat16.
+    """
+    room = (ctypes.c_ubyte * 192)()
+    value = (ctypes.c_ubyte * 128).from_buffer(room, -ctypes.addressof(room) % 64)
+    sizes, pitches = (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(pitch * 2)
+    box, strides = (ctypes.c_uint32 * 2)(64, lines), (ctypes.c_uint32 * 2)(1, 1)
+    swizzle_128, promoted = 3, 2
+    here.call(
+        "cuTensorMapEncodeTiled", ctypes.byref(value), kind, 2, ctypes.c_uint64(where), sizes, pitches, box,
+        strides, 0, swizzle_128, promoted, 0,
+    )  # fmt: skip
+    return value

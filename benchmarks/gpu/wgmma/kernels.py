@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import lzma
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,7 +153,7 @@ def prepare() -> None:
         sys.stderr.write("\n  ".join([name, *lines]) + "\n")
         return name, {"code": base64.b85encode(code).decode(), "log": lines}
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         pack = dict(pool.map(made, wanted))
     PACK.parent.mkdir(parents=True, exist_ok=True)
     PACK.write_bytes(lzma.compress(json.dumps(pack).encode()))

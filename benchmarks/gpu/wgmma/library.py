@@ -8,12 +8,12 @@ import sys
 import torch
 
 from benchmarks.gpu.jobs.with_torch import microseconds
-from benchmarks.gpu.wgmma.times import SHAPES
+from benchmarks.gpu.wgmma.times import MORE, SHAPES
 
 
 def main() -> None:
     """A product, one with a bias, and one with bias and GELU by tanh, of each shape."""
-    for rows, depth, columns in SHAPES:
+    for rows, depth, columns in (*SHAPES, *MORE):
         sizes = (rows, depth), (depth, columns), (columns,)
         x, w, bias = (torch.randn(s, device="cuda", dtype=torch.float16) for s in sizes)
 

@@ -7,6 +7,13 @@ DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "mem
 DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int MOST>
 DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(MOST) : "memory"); }
+// All products are done, and nothing that reads these sums comes before.
+template <int COUNT>
+DEVICE void done(float* sums) {
+  wait_products<0>();
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
 DEVICE void to_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void copy16(unsigned to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -44,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(const uint4* left, cons
     MMA(sums, at_address(of_left, near(arena) + left_from), b, 0);
   }
   commit_products();
-  wait_products<0>();
+  done<N / 2>(sums);
   for (int i = 0; i < N / 2; i++) out[threadIdx.x * (N / 2) + i] = sums[i];
 }
 #endif
@@ -73,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(128) kernel(const uint4* pages, int
     begin_products();
     mma_n64_k(sums, at_address(form, near(arena)), at_address(form, near(arena) + SIDE), 0);
     commit_products();
-    wait_products<0>();
+    done<32>(sums);
     for (int i = 0; i < 32; i++) missed += sums[i] != 16.f * (a + 1) * (b + 1);
     __syncthreads();
   }
@@ -186,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     if (next < steps) brought(near(arena) + next % STAGES * STAGE, a, b, rows, columns, depth, row, column, next * DEPTH);
     commit_copies();
   }
-  wait_products<0>();
+  done<MINE / 2>(sums);
   stored(sums, c, rows, columns, row, column, y, x);
 }
 #endif
@@ -254,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
     if (s && threadIdx.x % 128 == 0)
       asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + 8 * ((s - 1) % STAGES)) : "memory");
   }
-  wait_products<0>();
+  done<MINE / 2>(sums);
   if (!well) atomicAdd(failed, 1);
   stored(sums, c, rows, columns, row, column, y, x);
 }

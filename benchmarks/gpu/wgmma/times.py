@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.gpu.driver import LOCAL_BYTES, REGISTERS
 from benchmarks.gpu.jobs.times import distance
-from benchmarks.gpu.wgmma.here import Here
+from benchmarks.gpu.wgmma.here import Here, tensor_map
 from benchmarks.gpu.wgmma.kernels import SHARED, Row, tiles
 
 SHAPES = (  # rows, depth, columns
@@ -18,6 +18,7 @@ SHAPES = (  # rows, depth, columns
     (3136, 384, 96), (25088, 96, 384), (25088, 384, 96), (197, 768, 3072), (197, 3072, 768), (128, 768, 3072),
     (128, 3072, 768), (784, 192, 768), (6272, 192, 768),
 )  # fmt: skip
+MORE = ((1024, 768, 768), (392, 768, 3072), (1568, 384, 1536), (2048, 1024, 4096), (333, 136, 200))  # generated ones
 LARGEST, ENDS = 1 << 21, 256  # elements of a result that are all compared; else so many rows at either end
 STEP = 16  # of the depth, of an instruction
 
@@ -33,21 +34,6 @@ def fences(here: Here) -> Iterator[tuple[str, Row]]:
         wrong = int(here._read(ones.value, "uint32", 1)[0])
         yield f"{'copies' if copies else 'stores'}, {'fenced' if fenced else 'not fenced'}", {"wrong": wrong}
         here.freed(ones)
-
-
-class Map:
-    """A tensor map of a matrix in memory: boxes of 64 elements by `lines`, swizzled within 128 bytes."""
-
-    def __init__(self, here: Here, where: int, rows: int, columns: int, lines: int) -> None:
-        self.room = (ctypes.c_ubyte * 192)()
-        self.value = (ctypes.c_ubyte * 128).from_buffer(self.room, -ctypes.addressof(self.room) % 64)
-        sizes, pitch = (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(columns * 2)
-        box, strides = (ctypes.c_uint32 * 2)(64, lines), (ctypes.c_uint32 * 2)(1, 1)
-        half, swizzle_128, promoted = 6, 3, 2
-        here.call(
-            "cuTensorMapEncodeTiled", ctypes.byref(self.value), half, 2, ctypes.c_uint64(where), sizes, pitch, box,
-            strides, 0, swizzle_128, promoted, 0,
-        )  # fmt: skip
 
 
 def timed(here: Here, *, bulk: bool) -> Iterator[tuple[str, Row]]:
@@ -67,8 +53,11 @@ def timed(here: Here, *, bulk: bool) -> Iterator[tuple[str, Row]]:
                 continue
             grid = -(-rows // (t.high * 64)) * (columns // t.columns)
             if bulk:
-                maps = Map(here, left.value, rows, depth, t.high * 64), Map(here, right.value, depth, columns, 64)
-                values = [maps[0].value, maps[1].value, result, *sizes, failed]
+                maps = (
+                    tensor_map(here, left.value, rows, depth, depth, t.high * 64),
+                    tensor_map(here, right.value, depth, columns, columns, 64),
+                )
+                values = [*maps, result, *sizes, failed]
             else:
                 values = [left, right, result, *sizes]
             launch = functions[t].launcher(grid, t.threads, t.shared, *values)

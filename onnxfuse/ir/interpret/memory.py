@@ -6,7 +6,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed
-from onnxfuse.ir.interpret.threads import Readers, Threads, thread_of
+from onnxfuse.ir.interpret.threads import THREADS, Readers, Threads, thread_of
 
 ON_THE_WAY = -1  # stamp of elements that an asynchronous copy in flight will write
 
@@ -135,6 +135,35 @@ class Memory:
             raise KernelFault(f"a copy to {self.name} overwrites what another thread stores, without a barrier between")
         made[at] = ON_THE_WAY
         self._unread(at, task)
+
+    def stamps(self, offset: Array, where: Where) -> Array:
+        """The stamps of the last stores of elements."""
+        assert self.made is not None
+        return np.asarray(self.made.reshape(-1)[self._places(np.asarray(offset), where, "reads")])
+
+    def begin(self, offset: Array, where: Where, task: Array) -> None:
+        """Elements will be added to: nobody may read or store them meanwhile. Some may be waiting for that already."""
+        at, task = self._stored(offset, where, task)
+        assert self.made is not None
+        made = self.made.reshape(-1)
+        if self.checked and (made[at] == 0).any():
+            raise KernelFault(f"adds to {self._element(at[made[at] == 0])} before anything is stored there")
+        made[at] = ON_THE_WAY
+
+    def arrive(self, offset: Array, value: Array, where: Where, task: Array, number: int) -> None:
+        """What a copy has brought that no barrier orders: all threads see it. It is the `number`-th one."""
+        at, value, _ = self._stored(offset, where, np.asarray(value), task)
+        assert self.made is not None
+        self.values.reshape(-1)[at] = value
+        self.made.reshape(-1)[at] = 1 + number % (THREADS - 1)
+
+    def add(self, offset: Array, value: Array, where: Where, task: Array) -> None:
+        """What `begin` announced."""
+        at, value, by = self._stored(offset, where, np.asarray(value), self.threads.stamps(task))
+        assert self.made is not None
+        made, values = self.made.reshape(-1), self.values.reshape(-1)
+        values[at] += value.astype(values.dtype)
+        made[at] = by
 
     def _stored(self, offset: Array, where: Where, *others: Array) -> list[Array]:
         """Active elements as flat arrays: where they lie, and the other arrays likewise."""

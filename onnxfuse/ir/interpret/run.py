@@ -33,12 +33,12 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.tile import Tile
 
 MOST = 1 << 18  # maximum places that are interpreted together
 FEW = 3  # iterations of a loop in a sample run: enough to find races between neighbours
-IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma)
+IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma, Asynchronous)
 
 
 class Interpreter:
@@ -70,7 +70,7 @@ class Interpreter:
             self.threads = Threads(self.clock, int(np.prod(parts, dtype=np.int64)))
         else:
             self.threads = self.launched(phase.launch, here)
-        self.cooperative = Cooperative(self.threads)
+        self.cooperative = Cooperative(self.threads, sample=self.sample)
         for m in self.memory.values():
             m.of(self.threads)
         outer = dict(self.memory)
@@ -144,7 +144,7 @@ class Interpreter:
                 self.reductions.accumulate(s, p)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
-            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 self.cooperative.statement(s, p)
             case _:
                 assert_never(s)

@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import BF16, F32, DType
+from onnxfuse.ir.fragments import LINE
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Loaded, atoms
 from onnxfuse.ir.indexing import WIDEST, coefficient
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
@@ -36,11 +37,10 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, CopyBox, Mma, Sync, Threaded, Wait, WarpgroupMma
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Channels, Packed, Pointers, Quantized, Tile
@@ -234,7 +234,7 @@ class _Check:
                 self.store(s, p)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
-            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 self.threaded(s, p)
             case _:
                 assert_never(s)
@@ -244,6 +244,17 @@ class _Check:
         if isinstance(s, CopyAsync):
             self.reads(s.source, p.index(s.at), s.count, p.alive)
             self.stores(s.target, p.index(s.to), s.count, p.alive)
+        if isinstance(s, CopyBox):
+            rows = p.index(s.all_rows)
+            self.reads(s.source, 0, np.where(rows > 0, (rows - 1) * s.pitch + s.all_columns, 0), p.alive)
+            self.stores(s.target, p.index(s.to), s.rows * LINE, p.alive)
+        if isinstance(s, WarpgroupMma):
+            for name, at, pitch, (rows, columns) in (
+                (s.left, s.left_at, s.left_pitch, s.extent(right=False)),
+                (s.right, s.right_at, s.right_pitch, s.extent(right=True)),
+            ):
+                self.reads(name, p.index(at), (columns // LINE - 1) * pitch + rows * LINE, p.alive)
+            self.stores(s.sums, p.index(s.sums_at), s.core.sums.registers, p.alive)
         if not isinstance(s, Mma):
             return
         for name, at, f in (

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from onnxfuse.ir.compose import elements_read
+from onnxfuse.ir.fragments import LINE, WARPGROUP
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.interpret import bound, prepared
@@ -31,22 +32,29 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     Stmt,
     Store,
-    Threaded,
     When,
     statements,
 )
 from onnxfuse.ir.launch import (
     ALIGNED,
     MOST_BLOCKS,
+    MOST_BOX,
     MOST_SHARED,
     MOST_THREADS,
+    SWIZZLED,
+    BeginArrivals,
     Commit,
     CopyAsync,
+    CopyBox,
     Launch,
     LibraryConvolution,
     Mma,
     Sync,
+    Threaded,
     Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
 )
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard
@@ -122,8 +130,8 @@ def _buffers(phase: Phase) -> Iterator[str]:
             continue
         if b.size.constant is None or b.at is None:
             yield f"the shared buffer {b.name} has no constant size or no offset in shared memory"
-        elif b.at % ALIGNED:
-            yield f"the shared buffer {b.name} does not begin at a multiple of {ALIGNED} bytes"
+        elif b.at % (wanted := SWIZZLED if b.swizzled else ALIGNED):
+            yield f"the shared buffer {b.name} does not begin at a multiple of {wanted} bytes"
         else:
             places.append((b.at, b.at + b.size.constant * b.dtype.bytes, b.name))
     places.sort()
@@ -149,8 +157,10 @@ class _Levels:
         self.vector: Axis | None = None
         buffers = (*kernel.scratch, *phase.locals)
         self.types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in buffers}
+        self.inputs = {p.name for p in kernel.inputs}
         self.private = {b.name for b in phase.locals if b.space != "shared"}
         self.spaces = {b.name: b.space for b in buffers}
+        self.swizzled = {b.name for b in phase.locals if b.swizzled and b.space == "shared" and b.dtype.bytes == 2}
         self.limits(phase)
         self.body(phase.body, GRID)
 
@@ -167,6 +177,8 @@ class _Levels:
             self.say(f"block size is {self.launch.block!r} threads, expected whole warps of {self.launch.lanes}")
         if grid is not None and not 0 < grid <= MOST_BLOCKS:
             self.say(f"grid size is {grid} blocks, expected 1 to {MOST_BLOCKS}")
+        if {*self.launch.ahead} - self.inputs or (self.launch.ahead and not self.launch.dependent):
+            self.say(f"{', '.join(self.launch.ahead)} ahead of a kernel, expected inputs and a dependent launch")
         for s in statements(phase.body):
             if isinstance(s, Call):
                 self.say(f"a {type(s).__name__} in a GPU phase")
@@ -175,6 +187,12 @@ class _Levels:
             if isinstance(s, Mma):
                 self.found += misfits(s.core)
                 self.found += self.fragments(s)
+            if isinstance(s, WarpgroupMma):
+                self.found += self.warpgroup(s)
+            if isinstance(s, CopyBox):
+                self.found += self.box(s)
+            if isinstance(s, (BeginArrivals, CopyBox, WaitArrival)) and self.spaces.get(s.arrivals) != "shared":
+                self.say(f"arrivals {s.arrivals} are in the space {self.spaces.get(s.arrivals)!r}, expected 'shared'")
 
     def fragments(self, s: Mma) -> Iterator[str]:
         """Check that fragments are in fragment buffers of their types."""
@@ -184,6 +202,31 @@ class _Levels:
             if self.spaces.get(name) != "fragment" or self.types[name] != f.dtype:
                 found = f"{self.types[name]} in the space {self.spaces.get(name)!r}"
                 yield f"operand {name} of {s.core!r} is {found}, expected {f.dtype} in the space 'fragment'"
+
+    def warpgroup(self, s: WarpgroupMma) -> Iterator[str]:
+        """Check that both sides are where a warpgroup reads them, in whole pieces, and that there are whole groups."""
+        if (self.launch.block.constant or 0) % s.core.lanes or self.launch.lanes * WARPGROUP != s.core.lanes:
+            yield f"{s.core!r} is of {s.core.lanes} threads, of a block of {self.launch.block!r}"
+        if s.depth < 1 or s.depth % s.core.k:
+            yield f"{s.core!r} multiplies {s.depth} steps, expected a multiple of {s.core.k}"
+        for name, at, pitch in ((s.left, s.left_at, s.left_pitch), (s.right, s.right_at, s.right_pitch)):
+            if name not in self.swizzled or self.types[name] != s.core.dtype:
+                found = f"{self.types[name]} in the space {self.spaces.get(name)!r}"
+                yield f"operand {name} of {s.core!r} is {found}, expected {s.core.dtype} in a swizzled buffer"
+            if pitch % LINE or not _divides(LINE, at):
+                yield f"operand {name} of {s.core!r}, at {at!r} in pieces {pitch} apart, is not aligned"
+        if self.spaces.get(s.sums) != "fragment" or self.types[s.sums] != s.core.sums.dtype:
+            yield f"sums {s.sums} of {s.core!r} are not {s.core.sums.dtype} in the space 'fragment'"
+
+    def box(self, s: CopyBox) -> Iterator[str]:
+        """Check what the copy engine asks for: whole lines, 16 bytes apart, in a swizzled buffer."""
+        size = self.types[s.source].bytes
+        if s.target not in self.swizzled or self.types[s.target] != self.types[s.source] or s.source in self.private:
+            yield f"a box goes from {s.source} to {s.target}, expected a swizzled buffer of its type"
+        if not 0 < s.rows <= MOST_BOX or s.pitch * size % ALIGNED or s.pitch < s.all_columns:
+            yield f"a box is {s.rows} rows of {s.source}, {s.pitch} elements apart"
+        if not _divides(SWIZZLED // size, s.to):
+            yield f"a box goes to {s.target}[{s.to!r}], which is not aligned"
 
     # Levels -----------------------------------------------------------------------------------------------------------
 
@@ -222,6 +265,10 @@ class _Levels:
                 self.whole("a barrier", s.scope, level)
             case Mma():
                 self.whole("a product of fragments", "warp", level)
+            case WarpgroupMma() | WaitProducts():
+                self.whole("a product of a warpgroup", "warp", level)
+            case WaitArrival():
+                self.whole("a wait for boxes", "block", level)
             case Commit() | Wait():
                 self.whole("a group of copies", "block", level)
             case _:
@@ -256,7 +303,7 @@ class _Levels:
         if isinstance(s, CopyAsync):
             self.copy(s)
         if isinstance(s, Store):
-            self.access(s.buffer, s.offset)
+            self.access(s.buffer, s.offset, stores=True)
             if s.stream or s.behind:
                 self.say(f"a non-temporal or interleaved store into {s.buffer} in a GPU phase")
         for f in fields(s):
@@ -264,8 +311,10 @@ class _Levels:
                 for load in elements_read(getattr(s, f.name)):
                     self.access(load.source, load.index[0])
 
-    def access(self, name: str, offset: Index) -> None:
+    def access(self, name: str, offset: Index, *, stores: bool = False) -> None:
         """An element of a buffer."""
+        if name in self.swizzled and not stores:
+            self.say(f"an element of {name} is read, which is swizzled")
         if self.spaces.get(name) in ("register", "fragment"):
             if not {a.name for a in axes_of(offset)} <= self.unrolled:
                 self.say(f"register index of {name}[{offset!r}] is not a compile-time constant")

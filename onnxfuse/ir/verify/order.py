@@ -28,7 +28,19 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.launch import (
+    Asynchronous,
+    BeginArrivals,
+    Commit,
+    CopyAsync,
+    CopyBox,
+    Mma,
+    Sync,
+    Wait,
+    WaitArrival,
+    WaitProducts,
+    WarpgroupMma,
+)
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Ahead, Coding, Packed, Panel, Pointers, Quantized, Tile
 
@@ -254,10 +266,24 @@ def _read(s: Stmt) -> Iterator[str]:
             yield s.source
         case Mma():
             yield from (s.left, s.right, s.sums)
+        case Asynchronous():
+            yield from _read_beside(s)
         case Bind() | Loop() | ReduceLoop() | When() | Prefetch() | Sync() | Commit() | Wait():
             pass
         case _:
             assert_never(s)
+
+
+def _read_beside(s: Asynchronous) -> Iterator[str]:
+    match s:
+        case WarpgroupMma():
+            yield from (s.left, s.right, s.sums)
+        case WaitProducts():
+            yield s.sums
+        case CopyBox():
+            yield from (s.source, s.arrivals)
+        case WaitArrival():
+            yield s.arrivals
 
 
 def _stored(s: Stmt) -> tuple[str, ...]:
@@ -271,8 +297,12 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return (s.out,)
         case HorizontalReduce() | CopyAsync():
             return (s.target,)
-        case Mma():
+        case Mma() | WarpgroupMma() | WaitProducts():
             return (s.sums,)
+        case BeginArrivals() | WaitArrival():
+            return (s.arrivals,)
+        case CopyBox():
+            return (s.target,)
         case ReduceLoop():
             return (s.part[0],) if s.part is not None else ()
         case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch() | Sync() | Commit() | Wait():

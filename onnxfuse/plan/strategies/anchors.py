@@ -20,8 +20,10 @@ from onnxfuse.plan.kinds import (
     REDUCTION,
     WEIGHTS,
     WINDOW,
+    Kind,
     Members,
     of_whole_images,
+    weight,
 )
 from onnxfuse.plan.layouts import channels_in
 from onnxfuse.plan.search.scope import Cover, Scope
@@ -280,9 +282,10 @@ class _Grower:
                 return ("E-FANOUT", said, f"remove {given} from the outputs of the model")
         if self._follows_contraction(node):
             return ("E-COST", f"{n.op} is fused into the contraction before it")
-        if kind.name == ELEMENTWISE and self._multiplied(group, node):
+        again = kind.name == ELEMENTWISE and not self._before_window(group, kind)
+        if again and self._multiplied(group, node):
             return ("E-COST", f"{n.op} would be recomputed for every panel of weights")
-        if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW} and self._reads_plain(group, node):
+        if again and self._kinds(group) & {WEIGHTS, WINDOW} and self._reads_plain(group, node):
             return ("E-COST", f"the input image of {n.op} would be read channel by channel, with a stride")
         if kind.keeps_order and self._shapes_image(group, node):
             return ("E-COST", f"{n.op} is fused into the reduction before it, which stores the image channels last")
@@ -292,6 +295,10 @@ class _Grower:
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be recomputed for every head")
         return None
+
+    def _before_window(self, group: int, kind: Kind) -> bool:
+        """Whether a node is so cheap that a window of the group computes it for each element that it loads."""
+        return WEIGHTS not in self._kinds(group) and weight(kind) <= self.legality.before_windows
 
     def _multiplied(self, group: int, node: int) -> bool:
         """Whether a contraction or window of a group reads the result of a node repeatedly, directly or indirectly."""

@@ -32,7 +32,11 @@ struct alignas(sizeof(T) * N) wide {
 #ifdef EMULATED
 #include "emulated_code.h"
 #else
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define SHARED(name) extern __shared__ __align__(1024) unsigned char name[]  // as swizzled buffers begin
+#else
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
 #define ON_BOUNDARY(place, bytes)  // asserts alignment to so many bytes; only in the emulator
 
 __device__ inline float bits_as_float(uint32_t x) { return __uint_as_float(x); }
@@ -67,13 +71,27 @@ __device__ inline void loads_before() {
 // Programmatic dependent launches. Until all kernels before this one have ended, and what they stored is seen, a thread
 // waits here: not at all where the launch was an ordinary one. Loads of constant parameters cross the instruction alone, as if
 // nothing were stored while a kernel runs; they do not cross a branch that the assembler cannot decide (it is never taken).
+// Architectures before sm_90 have no such launches, and nothing to wait for.
 __device__ inline void wait_for_kernel_before() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   unsigned none;
   asm volatile("{ .reg .pred p; L: griddepcontrol.wait; mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }"
                : "=r"(none)::"memory");
+#endif
+}
+// Asks for all elements of an array, by all threads of the grid together: they come to the second cache.
+template <class T>
+__device__ inline void fetch_ahead(const T* from, int count) {
+  const i64 line = 128, bytes = count * (i64)sizeof(T), all = (i64)gridDim.x * blockDim.x * line;
+  for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * line; at < bytes; at += all)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(reinterpret_cast<const char*>(from) + at)));
 }
 // Blocks of the next kernel may begin, if its launch allows that.
-__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void let_next_kernel_begin() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 template <int BYTES>
 __device__ inline void copy_bytes(void* to, const void* from) {
@@ -118,6 +136,84 @@ __device__ inline unsigned pair(const T* at) { return at[0].bits | (unsigned)at[
 MMA(float16, f16, "f16")
 MMA(bfloat16, bf16, "bf16")
 #undef MMA
+
+// ---- boxes that the copy engine brings (sm_90 and later) ----
+
+struct alignas(64) Map {  // a tensor map, made on the host
+  unsigned char bytes[128];
+};
+template <int COUNT, int BOXES>
+__device__ inline void begin_arrivals(i64* arrivals) {
+  const unsigned first = (unsigned)__cvta_generic_to_shared(arrivals);
+  for (int i = 0; i < COUNT; i++)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(first + 8 * i), "n"(BOXES) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+template <int ROWS, class T>
+__device__ inline void copy_box(T* to, const Map& map, int column, int row, i64* arrival) {
+  const unsigned there = (unsigned)__cvta_generic_to_shared(to), meets = (unsigned)__cvta_generic_to_shared(arrival);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(meets), "n"(ROWS * 128) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+               ::"r"(there), "l"(&map), "r"(column), "r"(row), "r"(meets) : "memory");
+}
+__device__ inline void wait_arrival(i64* arrival, int turn) {
+  unsigned done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"((unsigned)__cvta_generic_to_shared(arrival)), "r"(turn & 1) : "memory");
+}
+
+// ---- products of four warps (wgmma, sm_90a alone) ----
+
+// What this thread has stored in shared memory, or copied there, is seen by matrix units after the next barrier.
+__device__ inline void tell_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline unsigned address_in_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ inline void ready_registers() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING, int COUNT>
+__device__ inline void wait_products(float (&sums)[COUNT]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+  if constexpr (PENDING == 0) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");  // nothing that reads them comes before
+  }
+}
+
+template <class T, int N>
+struct Wgmma;
+#define SUMS_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define SUMS_48 SUMS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define SUMS_64 SUMS_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define SUMS_96 SUMS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define SUMS_128 SUMS_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define ADDED_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define ADDED_16(i) ADDED_4(i), ADDED_4(i + 4), ADDED_4(i + 8), ADDED_4(i + 12)
+#define ADDED_32 ADDED_16(0), ADDED_16(16)
+#define ADDED_48 ADDED_32, ADDED_16(32)
+#define ADDED_64 ADDED_48, ADDED_16(48)
+#define ADDED_96 ADDED_64, ADDED_16(64), ADDED_16(80)
+#define ADDED_128 ADDED_96, ADDED_16(96), ADDED_16(112)
+#define WGMMA(T, TYPE, N, COUNT, A, B, ONE, DEEP)                                                                        \
+  template <>                                                                                                            \
+  struct Wgmma<T, N> {                                                                                                   \
+    template <bool IS_DEEP>                                                                                              \
+    static __device__ inline void add(float* d, uint64_t a, uint64_t b) {                                                \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" ONE ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." \
+                   TYPE " {" SUMS_##COUNT "}, %" A ", %" B ", p, 1, 1, 0, %" DEEP "; }"                                   \
+                   : ADDED_##COUNT                                                                                       \
+                   : "l"(a), "l"(b), "r"(1), "n"(IS_DEEP ? 0 : 1));                                                      \
+    }                                                                                                                    \
+  };
+#define WGMMAS(T, TYPE)                                     \
+  WGMMA(T, TYPE, 64, 32, "32", "33", "34", "35")            \
+  WGMMA(T, TYPE, 96, 48, "48", "49", "50", "51")            \
+  WGMMA(T, TYPE, 128, 64, "64", "65", "66", "67")           \
+  WGMMA(T, TYPE, 192, 96, "96", "97", "98", "99")           \
+  WGMMA(T, TYPE, 256, 128, "128", "129", "130", "131")
+WGMMAS(f16, "f16")
+WGMMAS(bf16, "bf16")
+#undef WGMMAS
+#undef WGMMA
 #endif
 
 // Round to nearest even; NaN stays NaN.
@@ -173,6 +269,32 @@ __device__ inline void load_matrices(T* to, const T* row) {
     to[2 * i].bits = (uint16_t)pairs[i];
     to[2 * i + 1].bits = (uint16_t)(pairs[i] >> 16);
   }
+}
+
+// Where an element of 16 bits lies in a swizzled buffer: pieces of eight trade places within lines of 64.
+template <class I>
+__device__ inline I swizzled(I at) { return at ^ (at >> 3 & 56); }
+
+// A matrix in shared memory, for wgmma: lines of 128 bytes, swizzled. As the PTX manual names them, `leading` are bytes to
+// the next 64 columns where these lie side by side, `stride` those to the next eight lines.
+__device__ inline uint64_t described(const void* from, unsigned leading, unsigned stride) {
+  ON_BOUNDARY(from, 16);
+  const uint64_t address = (address_in_shared(from) & 0x3ffff) >> 4;
+  return address | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+// 64 x N sums of the four warps += left right, DEPTH steps; a PITCH is from 64 columns to the next (WarpgroupMma).
+template <int N, int DEPTH, int LEFT_PITCH, int RIGHT_PITCH, bool DEEP, class T>
+__device__ inline void begin_products(float* sums, const T* left, const T* right) {
+  ready_registers();
+#pragma unroll
+  for (int k = 0; k < DEPTH; k += 16) {
+    const uint64_t a = described(left + k / 64 * LEFT_PITCH + k % 64, 16, 1024);
+    const uint64_t b = DEEP ? described(right + k / 64 * RIGHT_PITCH + k % 64, 16, 1024)
+                            : described(right + k * 64, 2 * RIGHT_PITCH, 1024);
+    Wgmma<T, N>::template add<DEEP>(sums, a, b);
+  }
+  commit_products();
 }
 
 // ---- indices ----

@@ -54,6 +54,9 @@ struct Driver {
   Result (*cuLibraryUnload)(Handle library);
   Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
   Result (*cuGetErrorString)(Result wrong, const char** text);
+  Result (*cuTensorMapEncodeTiled)(void* map, int type, unsigned rank, void* data, const uint64_t* extents,
+                                   const uint64_t* pitches, const unsigned* box, const unsigned* strides, int interleaved,
+                                   int swizzle, int promotion, int outside);
   bool there;
 };
 
@@ -83,7 +86,7 @@ inline Driver opened() {
             ONNXFUSE_FIND(cuLibraryGetKernel) && ONNXFUSE_FIND(cuKernelGetFunction) && ONNXFUSE_FIND(cuLaunchKernelEx) &&
             ONNXFUSE_FIND(cuCtxGetDevice) && ONNXFUSE_FIND(cuKernelSetAttribute) && ONNXFUSE_FIND(cuStreamSynchronize) &&
             ONNXFUSE_FIND(cuLibraryUnload) && ONNXFUSE_FIND(cuThreadExchangeStreamCaptureMode) &&
-            ONNXFUSE_FIND(cuGetErrorString);
+            ONNXFUSE_FIND(cuGetErrorString) && ONNXFUSE_FIND(cuTensorMapEncodeTiled);
 #undef ONNXFUSE_FIND
   if (d.there) d.there = d.cuInit(0) == 0;
   return d;
@@ -148,10 +151,11 @@ inline const char* failed(const char* what, Result wrong) {
 inline bool is_tegra(int capability) { return capability == 72 || capability == 87 || capability == 110; }
 
 // Whether code for a capability runs on a device: machine code on those of its major version that are no older, PTX on all
-// that are no older.
-inline bool suits(int device, int code, bool portable) {
+// that are no older, code with matrix instructions of its own (sm_90a) on no other.
+inline bool suits(int device, int code, Reach reach) {
   const int here = machine().capabilities[device];
-  if (here <= code || portable) return here >= code;
+  if (here <= code || reach == kLater) return here >= code;
+  if (reach == kAlone) return false;
   return here / 10 == code / 10 && !is_tegra(here) && !is_tegra(code);
 }
 
@@ -260,6 +264,21 @@ inline const char* stream_of(Host* host, Handle* stream) {
   if (!wrong) wrong = d.cuDevicePrimaryCtxRetain(&context, device);
   if (!wrong) wrong = d.cuCtxSetCurrent(context);
   return wrong ? failed("the CUDA driver has no context", wrong) : nullptr;
+}
+
+// What the copy engine has to know of a matrix, whose boxes of 64 columns it swizzles within 128 bytes: a kernel's parameter.
+struct alignas(64) Map {
+  unsigned char bytes[128];
+};
+
+inline const char* mapped(Map* map, int type, const void* data, i64 rows, i64 columns, i64 pitch, int of_box) {
+  enum { kPlain = 0, kSwizzle128 = 3, kPromote128 = 2, kZeros = 0 };
+  if (rows <= 0) return nullptr;  // nothing is launched
+  const uint64_t extents[] = {(uint64_t)columns, (uint64_t)rows}, pitches[] = {(uint64_t)pitch * 2};
+  const unsigned box[] = {64, (unsigned)of_box}, strides[] = {1, 1};
+  const Result wrong = driver().cuTensorMapEncodeTiled(map, type, 2, const_cast<void*>(data), extents, pitches, box, strides,
+                                                       kPlain, kSwizzle128, kPromote128, kZeros);
+  return wrong ? failed("the CUDA driver takes a matrix for none that can be copied in boxes", wrong) : nullptr;
 }
 
 // One asynchronous launch on the stream of a run, in the context of that. Where its tensors have `dependent` bytes, and some,

@@ -7,6 +7,9 @@
 
 namespace onnxfuse {
 
+// Which GPUs run code for a capability: those of its major version that are no older, all later ones too, or no others.
+enum Reach { kFamily, kLater, kAlone };
+
 typedef int64_t i64;
 
 struct Tensor {       // a borrowed, dense tensor

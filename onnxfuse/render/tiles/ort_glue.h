@@ -113,7 +113,7 @@ inline int variant_on(const Registration& r, int device, int operation, const ch
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
     if (v.capability > 0 && v.kernels[operation] && (!only || strcmp(only, v.name) == 0) &&
-        r.suits(device, v.capability, v.portable))
+        r.suits(device, v.capability, v.reach))
       return i;
   }
   return -1;

@@ -30,7 +30,7 @@ struct Variant {
   const Feature* features;
   int feature_count;
   int capability;  // that GPUs have, 10 times the major number and the minor one; 0: it is the CPU's
-  bool portable;   // for later ones too
+  Reach reach;
 };
 
 // Variants in the order of preference, each with `count` kernels of the same names. A session gets those for the GPUs of the
@@ -46,7 +46,7 @@ struct Registration {
   ort::Domain** domains;
   const char* provider;  // of the runtime, for the variants of GPUs; null: the CPU's
   int (*devices)();      // how many GPUs there are; null: no variant is for GPUs
-  bool (*suits)(int device, int capability, bool portable);  // whether one of them runs a variant
+  bool (*suits)(int device, int capability, Reach reach);  // whether one of them runs a variant
 };
 
 // Gives the options the kernels of the first variants that this machine can run; null: good.

@@ -16,6 +16,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.gpu.thread_mapping import BLOCK
+from onnxfuse.schedule.gpu.windows import window_of
 from onnxfuse.schedule.nests.align import AlignedJobs, align
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Gpu
@@ -92,6 +93,8 @@ def _closed(jobs: Sequence[Job], target: Gpu) -> list[AlignedJobs]:
 def _joined(jobs: Sequence[Job], target: Gpu) -> AlignedJobs | None:
     """The jobs under common axes; those of little work as one row, where they have none in common."""
     found = align(jobs)
+    if len(jobs) > 1 and any(map(slides, jobs)) and not _alike(jobs, found):
+        return None
     size = max(_size(j) for j in jobs)
     if found is None:
         looked_up = {name for j in jobs for name in j.looks_up}
@@ -103,6 +106,21 @@ def _joined(jobs: Sequence[Job], target: Gpu) -> AlignedJobs | None:
     if len(jobs) > 1 and rows is not None and rows < few and size // max(rows, 1) > LONG:
         return None
     return None if len(jobs) > 1 and rows is not None and rows < few and _waits(found, target) else found
+
+
+def _alike(jobs: Sequence[Job], found: AlignedJobs | None) -> bool:
+    """Whether all jobs are over the same axes, and one of them alone reduces."""
+    return (
+        found is not None
+        and all(set(j.nest.axes) == set(found.shared) for j in found.jobs)
+        and sum(map(reduces, jobs)) == 1
+    )
+
+
+def slides(job: Job) -> bool:
+    """Whether a job combines the elements of windows that overlap, which a thread with several of them reads once."""
+    w = window_of([job.nest.value], job.nest.axes)
+    return w is not None and w.down != job.nest.axes[-1] and w.step < w.apart * (w.along.extent.constant or 0)
 
 
 def _waits(t: AlignedJobs, target: Gpu) -> bool:

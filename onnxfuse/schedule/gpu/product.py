@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.gpu.product_block import ProductBlock
 from onnxfuse.schedule.gpu.product_cores import ProductByCores
+from onnxfuse.schedule.gpu.product_groups import ProductByGroups
 from onnxfuse.schedule.gpu.product_threads import ProductByThreads
 from onnxfuse.schedule.gpu.products import MatrixProduct
 from onnxfuse.target import Gpu
@@ -15,5 +17,6 @@ from onnxfuse.target import Gpu
 
 def product_phase(p: MatrixProduct, places: Mapping[str, Place], target: Gpu) -> Phase:
     """The phase of a product."""
-    block = ProductByCores if p.tile.core is not None else ProductByThreads
+    block: type[ProductBlock] = ProductByCores if p.tile.core is not None else ProductByThreads
+    block = ProductByGroups if p.tile.grouped else block
     return replace(block(p, places).phase(target), library=p.library)

@@ -67,13 +67,12 @@ class ProductBlock(ABC):
     @property
     def left_pitch(self) -> int:
         """From one row of the left side to the next."""
-        return self.p.tile.depth + self.p.tile.padding
+        return self.p.tile.left_pitch
 
     @property
     def right_pitch(self) -> int:
         """From one row, or column, of the right side to the next."""
-        t = self.p.tile
-        return (t.depth if self.deep else t.columns) + t.padding
+        return self.p.tile.right_pitch(deep=self.deep)
 
     @property
     def grid(self) -> tuple[Axis, Axis, Axis]:
@@ -122,7 +121,8 @@ class ProductBlock(ABC):
             Sync("block"),
         )
         made = loop(block, "block", *where, *body)
-        grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
+        most = block.extent if t.boxed else least(block.extent, Index.of(target.blocks))  # arrivals are begun once
+        grid = greatest(ONE, most)
         shared = self.shared_bytes()
         resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads), target.shared_bytes // shared)
         needed = block.extent.constant  # more than a grid has would only take registers from its threads
@@ -140,7 +140,8 @@ class ProductBlock(ABC):
         }
         sizes |= {in_block(n.name): (F32, t.rows) for n in self.p.numbers}
         for name, (dtype, count) in sizes.items():
-            yield Buffer(name, dtype, Index.of(count), "shared", place)
+            swizzled = t.grouped and name in (LEFT, RIGHT)
+            yield Buffer(name, dtype, Index.of(count), "shared", place, swizzled=swizzled)
             place += padded(count * dtype.bytes)
 
     def shared_bytes(self) -> int:
@@ -157,12 +158,12 @@ class ProductBlock(ABC):
         sides = (
             ("l", p.left, Matrix(
                 LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.dtype, t.depth, first,
-                stage * t.left, any_rows=True)),
+                stage * t.left, any_rows=True, lines=t.grouped)),
             ("r", p.right, Matrix(
                 RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.dtype, t.depth, first,
-                stage * t.right(deep=True), any_rows=True) if self.deep else Matrix(
+                stage * t.right(deep=True), any_rows=True, lines=t.grouped) if self.deep else Matrix(
                 RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.dtype, t.columns, self.first_column,
-                stage * t.right(deep=False), any_columns=True)),
+                stage * t.right(deep=False), any_columns=True, lines=t.grouped)),
         )  # fmt: skip
         for side, x, m in sides:
             found = copied(f"{side}{name}", m, x, self.places) if ahead else None

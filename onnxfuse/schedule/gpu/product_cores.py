@@ -20,7 +20,7 @@ class ProductByCores(ProductBlock):
     def core(self) -> Core:
         """What multiplies."""
         core = self.p.tile.core
-        assert core is not None
+        assert isinstance(core, Core)
         return core
 
     @property

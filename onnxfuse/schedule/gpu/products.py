@@ -23,6 +23,7 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast, variabl
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
+from onnxfuse.schedule.gpu.matrices import copied_in_boxes
 from onnxfuse.schedule.gpu.shared_copies import ROW
 from onnxfuse.target import MOST_ROWS, Gpu
 
@@ -121,12 +122,11 @@ def _made(
         return None
     nest = replace(made, output=d.name in outputs)
     for c in (scaled[0], scaled[0].swapped):  # what lies side by side in the result are columns
-        found = (
-            _divided(nest, c, whole, scaled[1], before, target, measured) if c.columns[-1:] == nest.axes[-1:] else None
-        )
+        beside = c.columns[-1:] == nest.axes[-1:]
+        found = _divided(nest, c, whole, scaled[1], before, places, target, measured) if beside else None
         if found is not None:
             return found
-    return _divided(nest, scaled[0], whole, scaled[1], before, target, measured) if inlined else None
+    return _divided(nest, scaled[0], whole, scaled[1], before, places, target, measured) if inlined else None
 
 
 def _before(d: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> dict[str, Definition]:
@@ -158,6 +158,7 @@ def _divided(
     whole: Reduce,
     after: Sequence[After],
     before: Mapping[str, Definition],
+    places: Mapping[str, Place],
     target: Gpu,
     measured: Mapping[str, str],
 ) -> MatrixProduct | None:
@@ -181,7 +182,9 @@ def _divided(
     operand_type = _operand_type(c.left, c.right)
     left, right = _bare(left, operand_type), _bare(c.right, operand_type)
     deep = _deep(right, c)
-    sizes = Sizes(batch or 0, rows or 0, columns, depth, operand_type, deep, len(numbers))
+    sides = (left, c.rows, c.ranges), (right, *((c.columns, c.ranges) if deep else (c.ranges, c.columns)))
+    boxes = not c.batch and all(copied_in_boxes(*side, operand_type, places) for side in sides)
+    sizes = Sizes(batch or 0, rows or 0, columns, depth, operand_type, deep, len(numbers), boxes)
     tiles = tiles_of(sizes, target)
     if not tiles:
         return None

@@ -27,7 +27,9 @@ from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_togethe
 from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
-from onnxfuse.schedule.gpu.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.flat import flat_phase
+from onnxfuse.schedule.gpu.elements.transpose import transposing_phase
+from onnxfuse.schedule.gpu.elements.turned import turned_phase
 from onnxfuse.schedule.gpu.libraries.convolutions import filters_last, left_to_library
 from onnxfuse.schedule.gpu.libraries.products import with_library
 from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
@@ -39,11 +41,11 @@ from onnxfuse.schedule.gpu.scatters import Updates, one_after_the_other, start_o
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
-from onnxfuse.schedule.gpu.transpose import transposing_phase
+from onnxfuse.schedule.gpu.windows import window_phase
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
-from onnxfuse.schedule.passes.dependent_launches import dependent_launches
+from onnxfuse.schedule.passes.dependent_launches import constants_ahead, dependent_launches
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.whole_guards import whole_guards
@@ -72,7 +74,7 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet.
 
-    Filters of convolutions are stored channels last where they are `constants`, for cuDNN, the others as they are.
+    `constants` are values that no kernel stores; of these filters of convolutions are stored channels last, for cuDNN.
     `check` is told the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
     taken where the first would be.
     """
@@ -88,7 +90,7 @@ def schedule(
         return replace(nest, nodes=(lowered.group.name,))
     made = through(PASSES, nest, target, check)
     inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
-    return replace(made, inputs=inputs, outputs=outputs)
+    return constants_ahead(replace(made, inputs=inputs, outputs=outputs), constants)
 
 
 @lru_cache(256)
@@ -181,7 +183,11 @@ def _parts(
 def _convolution(d: Definition, outputs: Sequence[str], places: Mapping[str, Place], target: Gpu) -> Part:
     """A convolution as one phase, for where the library does not compute it."""
     found = product_of(d, {}, outputs, places, target)
-    tile = next((t for t in tiles_of(found.sizes, target) if t.splits == 1), None) if found is not None else None
+    tile = (
+        next((t for t in tiles_of(found.sizes, target) if t.splits == 1 and not t.grouped), None)
+        if found is not None
+        else None
+    )
     if found is not None and tile is not None:
         return replace(found, tile=tile)
     (alone,) = partition([Job(replace(nest_of(d, places), output=d.name in outputs))], target)
@@ -239,13 +245,12 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return Phased(phase, ())
         part = partition([Job(part.nest)], target)[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
-        transposing = transposing_phase(part, places, target)
-        if transposing is not None:
-            return Phased(transposing, ())
-        for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
-            phase = flat_phase(part, width, places, target)
-            if phase is not None and (width == 1 or aligned(phase, types)):
-                return Phased(phase, ())
+        elements = _of_elements(part, places, types, target)
+        if elements is not None:
+            return Phased(elements, ())
+    sliding = window_phase(part, places, target)
+    if sliding is not None:
+        return Phased(sliding, ())
     unaligned: set[int] = set()
     for d in divisions(part, places, min(t.bytes for t in types.values()), target):
         made = row_phase(part, d, places, kept, target) if d.width not in unaligned else None
@@ -255,6 +260,20 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return made
         unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
+
+
+def _of_elements(
+    part: AlignedJobs, places: Mapping[str, Place], types: Mapping[str, DType], target: Gpu
+) -> Phase | None:
+    """A phase without reductions: turned in shared memory, or each thread at elements side by side."""
+    turned = transposing_phase(part, places, target) or turned_phase(part, places, types, target)
+    if turned is not None:
+        return turned
+    for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
+        phase = flat_phase(part, width, places, target)
+        if phase is not None and (width == 1 or aligned(phase, types)):
+            return phase
+    return None
 
 
 def _own_phase(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, in_guards, loads, substitute_axes
-from onnxfuse.ir.dtype import F32, I32, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, I32, DType
+from onnxfuse.ir.fragments import LINE
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Let, Loop, Stmt, Store
@@ -26,6 +27,8 @@ ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the numb
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """`rows` rows of a matrix in a buffer, of `dtype`, each `pitch` behind the one before, from row `first` on.
+
+    Where it is in `lines` of 64 columns, the first ones of all rows come first, and are `pitch` before the next ones.
 
     Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
     begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
@@ -47,6 +50,14 @@ class Matrix:
     any_columns: bool = False
     reversed: bool = True
     beyond: bool = False  # whether it may begin behind the last row
+    lines: bool = False
+
+    def place(self, row: Index, piece: Index, width: int) -> Index:
+        """Where in the buffer the first element of a piece of so many lies."""
+        if not self.lines:
+            return self.at + row * self.pitch + piece * width
+        whole = Index.of(LINE // width)
+        return self.at + floor_div(piece, whole) * self.pitch + row * LINE + modulo(piece, whole) * width
 
     @property
     def all_columns(self) -> int:
@@ -160,22 +171,31 @@ def _loop(
     zeros = m.few_rows and not m.any_rows
     again = zeros and not _plain(x)  # then the last row is read again: no element of an access has a guard of its own
     read = least(here, m.all_rows - 1) if again else here
-    value = flat(substitute_axes(x, m.digits(read, there + v if width > 1 else there) | {ROW: row}), places)
+    digits = m.digits(read, there + v if width > 1 else there) | {ROW: row}
+    value = flat(substitute_axes(_as_stored(x, m.dtype), digits), places)
     guards: tuple[Guard, ...] = ()
     if zeros and not again:
         guards = (Guard(here, m.all_rows),)
     if m.few_columns and not m.any_columns:  # all elements of an access are inside, or none
         guards = (*guards, Guard(there, Index.of(m.all_columns)))
     value = _where(guards, value) if guards else value
-    column = piece * width + v if width > 1 else piece
+    place = m.place(row, piece, width) + (v if width > 1 else ZERO)
     before: tuple[Stmt, ...] = ()
     if again:
         before = (Let(f"%{name}", value),)
         inside = apply("less", FromIndex(here, I32), FromIndex(m.all_rows, I32))
         value = apply("select", inside, variable(f"%{name}", value.dtype), number(0, value.dtype))
-    body = (*before, Store(m.buffer, m.at + row * m.pitch + column, cast(value, m.dtype)))
+    body = (*before, Store(m.buffer, place, cast(value, m.dtype)))
     inner = Loop(v, ZERO, v.extent, "vector" if width > 1 else "unroll", body)
     return around, inner
+
+
+def _as_stored(x: Scalar, dtype: DType) -> Scalar:
+    """A value without the widening of an element that is stored in its own type: its bits are copied."""
+    if not isinstance(x, Apply) or x.fn != "cast" or x.dtype != F32:
+        return x
+    (stored,) = x.args
+    return stored if stored.dtype == dtype and dtype in (F16, BF16) else x
 
 
 def _plain(x: Scalar) -> bool:
@@ -220,8 +240,11 @@ def side_by_side(x: Scalar, v: Axis, width: int) -> int | None:
     return found
 
 
-def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt | None:
-    """The loop that copies a part of a matrix in the background; None where it is more than copied, or not aligned."""
+def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], threads: int = 0) -> Stmt | None:
+    """The loop that copies a part of a matrix in the background; None where it is more than copied, or not aligned.
+
+    Where it is told how many `threads` there are, their turns are spelled out.
+    """
     zeros = (m.few_rows and not m.any_rows) or (m.few_columns and not m.any_columns)
     if zeros or transposed(m.row_axes, m.column_axes, x, places):
         return None
@@ -229,14 +252,16 @@ def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt
         if m.columns % width or m.pitch % width or m.all_columns % width or width * m.dtype.bytes not in COPIED:
             continue
         pieces = Index.of(m.columns // width)
-        e = Axis(name, m.rows * pieces)
-        row, piece = floor_div(Index.of(e), pieces), modulo(Index.of(e), pieces)
+        e, around = _turns(Axis(name, m.rows * pieces), threads, UNDER_WAY // m.dtype.bytes)
+        row, piece = floor_div(e, pieces), modulo(e, pieces)
         here, there = m.element(row, piece, width)
         v = Axis(f"{name}_v", Index.of(width))
-        spread, first = (flat(substitute_axes(x, m.digits(here, c)), places) for c in (there + v, there))
+        spread, first = (
+            flat(substitute_axes(_as_stored(x, m.dtype), m.digits(here, c)), places) for c in (there + v, there)
+        )
         if not isinstance(first, Load) or not isinstance(spread, Load) or first.guards or first.dtype != m.dtype:
             return None
         if spread.index[0] == first.index[0] + v and all(c % width == 0 for _, c in first.index[0].terms):
-            copy = CopyAsync(m.buffer, m.at + row * m.pitch + piece * width, first.source, first.index[0], width)
-            return Loop(e, ZERO, e.extent, "thread", (copy,))
+            copy = CopyAsync(m.buffer, m.place(row, piece, width), first.source, first.index[0], width)
+            return around(copy)
     return None

@@ -13,9 +13,9 @@ from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.index import Index, divides
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import ALIGNED
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Load, Scalar, uncast
 from onnxfuse.schedule.analysis.attention import Attention
-from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
+from onnxfuse.target import COPIES_SINCE, CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
@@ -26,6 +26,7 @@ DEEP = 64  # of a head
 MOST_ROWS_EACH = 4  # of a thread
 MOST_WHOLE = 512  # keys that are one tile
 MOST_SUMS = 80  # registers of a thread for scores and sums
+STAGES = 2  # of keys and values that are only copied
 
 # Roughly, in cycles of a multiprocessor, whose four schedulers each issue one instruction of a warp at a time.
 READ, BARRIER, STEP, SHUFFLE = 700.0, 60.0, 35.0, 30.0  # waits: for memory, others, a product, another lane
@@ -92,7 +93,12 @@ class AttentionTile(ABC):
     def waits(self, tiles: int) -> float:
         """Cycles that a warp waits for memory, other threads, and products; queries come with the first keys."""
         _, waited = self.products
-        return tiles * (READ + waited)
+        return (1 if self.in_background else tiles) * READ + tiles * waited
+
+    @property
+    def in_background(self) -> bool:
+        """Whether all keys and values but the first come while others are multiplied."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,7 @@ class CoreTile(AttentionTile):
 
     wide: int
     core: Core
+    stages: int = 1  # of keys and values: 2 where the next ones come in the background
 
     @property
     def dtype(self) -> DType:
@@ -177,7 +184,8 @@ class CoreTile(AttentionTile):
     @property
     def resident(self) -> int:
         """Blocks of a multiprocessor that registers suffice for: compilers load many fragments of deep heads ahead."""
-        return 4 if max(self.depth, self.columns) <= DEEP else 3
+        summed = (self.keys_each + self.columns_each) * self.core.sums.registers
+        return 4 if max(self.depth, self.columns) <= DEEP and summed <= MOST_SUMS else 3
 
     @property
     def query_pitch(self) -> int:
@@ -203,6 +211,11 @@ class CoreTile(AttentionTile):
         return multiplied + made, READ / 2 + (4 if self.wide > 1 else 2) * BARRIER + (depth + keys) * STEP
 
     @property
+    def in_background(self) -> bool:
+        """Whether all keys and values but the first come while others are multiplied."""
+        return self.stages > 1
+
+    @property
     def keys_each(self) -> int:
         """Eights of keys of a warp."""
         return self.keys // (self.core.n * self.wide)
@@ -222,8 +235,8 @@ class CoreTile(AttentionTile):
         powers = [("powers", self.dtype, self.rows * self.power_pitch)] if self.wide > 1 else []
         return [
             ("queries", self.dtype, self.rows * self.query_pitch),
-            ("tile_of_keys", self.dtype, self.keys * self.query_pitch),
-            (self.values, self.dtype, self.keys * self.value_pitch),
+            ("tile_of_keys", self.dtype, self.stages * self.keys * self.query_pitch),
+            (self.values, self.dtype, self.stages * self.keys * self.value_pitch),
             *powers,
             ("all_highs", F32, self.rows * self.sharer_pitch),
             ("all_totals", F32, self.rows * self.sharer_pitch),
@@ -263,12 +276,14 @@ def tile_of(a: Attention, target: Gpu) -> AttentionTile | None:
     most = block_shared(target)
     found: list[AttentionTile] = []
     if core is not None and target.capability >= CORES_SINCE:
-        found = [t for t in _core_tiles(depth, columns, keys.constant, core) if t.bytes(once=False) <= most]
+        read = {*map(_read, (a.key, a.value))} == {True} and target.capability >= COPIES_SINCE
+        tiles = _core_tiles(depth, columns, keys.constant, core, STAGES if read else 1)
+        found = [t for t in tiles if t.bytes(once=False) <= most]
     found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
     computed = sum(not isinstance(x, Load) for x in (a.key, a.value)) / 2
     each = COPIED + computed * (COMPUTED - COPIED)
-    return min(found, key=lambda t: (_tile_cost(t, *sizes, each, target), -t.rows * t.keys), default=None)
+    return min(found, key=lambda t: (tile_cost(t, *sizes, each, target), -t.rows * t.keys), default=None)
 
 
 def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
@@ -280,7 +295,12 @@ def _thread_tiles(depth: int, columns: int) -> Iterator[ThreadTile]:
                 yield ThreadTile(each * high, n, depth, columns, high, wide)
 
 
-def _core_tiles(depth: int, columns: int, keys: int | None, core: Core) -> Iterator[CoreTile]:
+def _read(x: Scalar) -> bool:
+    """Whether a value is an element, in its own type or widened."""
+    return isinstance(uncast(x), Load)
+
+
+def _core_tiles(depth: int, columns: int, keys: int | None, core: Core, stages: int) -> Iterator[CoreTile]:
     """Tiles of some keys, or of all where these are not many, so that nothing is scaled."""
     warps = THREADS // WARP
     if depth % core.k or columns % core.n:
@@ -292,7 +312,8 @@ def _core_tiles(depth: int, columns: int, keys: int | None, core: Core) -> Itera
             if n % core.k or n % (core.n * wide) or columns % (core.n * wide):
                 continue
             if n in KEYS or each * core.sums.registers <= MOST_SUMS:
-                yield CoreTile(core.m * warps // wide, n, depth, columns, wide, core)
+                several = range(stages, 0, -1) if n < (keys or n + 1) else (1,)
+                yield from (CoreTile(core.m * warps // wide, n, depth, columns, wide, core, s) for s in several)
 
 
 def padded_to(count: int, multiple: int) -> int:
@@ -300,7 +321,7 @@ def padded_to(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _tile_cost(
+def tile_cost(
     t: AttentionTile, batch: int | None, rows: int | None, keys: int | None, each: float, target: Gpu
 ) -> float:
     """Roughly how many cycles a tile takes: blocks of a multiprocessor run side by side as far as they fit.

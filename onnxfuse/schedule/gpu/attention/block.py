@@ -76,9 +76,14 @@ class Block(ABC):
         return floor_div(self.key_tiles + (count - 1), Index.of(count))
 
     @property
+    def beyond(self) -> bool:
+        """Whether a block may have tiles behind the last."""
+        return self.parts is not None and ragged(self.key_tiles, self.parts.count)
+
+    @property
     def few_keys(self) -> bool:
         """Whether the last tile may not be full, or not there."""
-        return self.parts is not None or ragged(self.keys, self.tile.keys)
+        return self.beyond or ragged(self.keys, self.tile.keys)
 
     def seen_tiles(self) -> Index:
         """Tiles of keys of a block that some row of it sees: a causal mask hides those behind.
@@ -114,9 +119,16 @@ class Block(ABC):
     @property
     def first_key(self) -> Index:
         """The first key of the tile at hand."""
-        if self.once:
-            return ZERO
-        return (self.part * self.own_tiles + axis("keys", self.own_tiles)) * self.tile.keys
+        return ZERO if self.once else self.key_of(Index.of(self.tile_axis))
+
+    @property
+    def tile_axis(self) -> Axis:
+        """Counts the tiles of keys of a block."""
+        return axis("keys", self.own_tiles)
+
+    def key_of(self, tile: Index) -> Index:
+        """The first key of one of a block's tiles."""
+        return (self.part * self.own_tiles + tile) * self.tile.keys
 
     def phase(self, target: Gpu) -> Phase:
         """The phase."""
@@ -154,7 +166,7 @@ class Block(ABC):
         """What is done for each tile of keys."""
         if self.once:
             return body
-        return (Loop(axis("keys", self.own_tiles), ZERO, self.seen_tiles(), "serial", body),)
+        return (Loop(self.tile_axis, ZERO, self.seen_tiles(), "serial", body),)
 
     # Shared memory ----------------------------------------------------------------------------------------------------
 
@@ -175,19 +187,25 @@ class Block(ABC):
 
     def staged_keys(self) -> Stmt:
         """Keys of a tile go to shared memory, the last one again behind it, whose scores are hidden."""
-        m = Matrix(
-            "tile_of_keys", self.tile.keys, self.tile.query_pitch, self.a.keys, self.a.depth, self.first_key,
-            self.tile.dtype, any_rows=True, reversed=False, beyond=self.parts is not None,
+        return staged("ks", self.matrix_of_keys(self.first_key), self.a.key, self.places, THREADS)
+
+    def matrix_of_keys(self, first: Index, place: Index = ZERO) -> Matrix:
+        """Where keys from one on go."""
+        return Matrix(
+            "tile_of_keys", self.tile.keys, self.tile.query_pitch, self.a.keys, self.a.depth, first,
+            self.tile.dtype, at=place, any_rows=True, reversed=False, beyond=self.beyond,
         )  # fmt: skip
-        return staged("ks", m, self.a.key, self.places, THREADS)
 
     def staged_values(self) -> Stmt:
         """Values of a tile go to shared memory, zeros behind the last."""
-        m = Matrix(
-            self.tile.values, self.tile.keys, self.tile.value_pitch, self.a.keys, self.a.columns, self.first_key,
-            self.tile.dtype, beyond=self.parts is not None,
+        return staged("vs", self.matrix_of_values(self.first_key), self.a.value, self.places, THREADS)
+
+    def matrix_of_values(self, first: Index, place: Index = ZERO) -> Matrix:
+        """Where values from one on go."""
+        return Matrix(
+            self.tile.values, self.tile.keys, self.tile.value_pitch, self.a.keys, self.a.columns, first,
+            self.tile.dtype, at=place, beyond=self.beyond,
         )  # fmt: skip
-        return staged("vs", m, self.a.value, self.places, THREADS)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 

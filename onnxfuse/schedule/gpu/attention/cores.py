@@ -2,7 +2,8 @@
 
 Scores stay in the registers that they were summed up in. Lanes that have parts of a row tell each other the largest
 ones, and in the end the sums of powers, through shared memory; so do warps that share rows, which exchange powers too.
-Fragments of the right side are loaded two at a time where a warp has an even number of groups.
+Fragments of the right side are loaded two at a time where a warp has an even number of groups. With two stages the next
+keys and values come in the background while those at hand are multiplied.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.fragments import WARP, Core, Fragment, side_by_side
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, LoopKind, ReduceLoop, Stmt, Store, When
-from onnxfuse.ir.launch import Mma, Sync
+from onnxfuse.ir.launch import Commit, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Scalar, apply, cast, const
 from onnxfuse.schedule.gpu.attention.block import LOWEST, Block
 from onnxfuse.schedule.gpu.builders import at, axis, elements, loop, of, plus, times, wide
+from onnxfuse.schedule.gpu.shared_copies import copied, staged
 from onnxfuse.schedule.gpu.tiles import SHARERS, THREADS, CoreTile
 
 HALVES = 2  # rows that a lane has elements of
@@ -71,8 +73,32 @@ class ByCores(Block):
         if not self.once:
             first = (*first, self.zeros("totals", HALVES), self.zeros("highs", HALVES, LOWEST))
             last = (loop(self.warp, "warp", self.of_lanes(*self.left_behind("totals"))), Sync("block"))
+        if self.overlaps:
+            begun = When((Guard(ZERO, self.seen_tiles()),), self.copied(ZERO, "f"))
+            tiles = (begun, Commit(), self.staged_queries(), *first, *self.over_tiles(self.of_keys()), Wait(0))
+            return (*tiles, *last, self.stored(), Sync("block"))
         tiles = self.over_tiles(self.of_keys())
         return (self.staged_queries(), *first, *tiles, *last, self.stored(), Sync("block"))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the next tile of keys comes while one is multiplied."""
+        return self.tile.in_background
+
+    @property
+    def stage(self) -> Index:
+        """Where the tile at hand lies."""
+        return modulo(Index.of(self.tile_axis), Index.of(self.tile.stages)) if self.overlaps else ZERO
+
+    def copied(self, tile: Index, name: str) -> tuple[Stmt, ...]:
+        """Keys and values of one of the block's tiles go to shared memory, in the background where they may."""
+        t, first = self.tile, self.key_of(tile)
+        stage = modulo(tile, Index.of(t.stages))
+        keys = self.matrix_of_keys(first, stage * (t.keys * t.query_pitch))
+        values = self.matrix_of_values(first, stage * (t.keys * t.value_pitch))
+        sides = ((f"k{name}", keys, self.a.key), (f"v{name}", values, self.a.value))
+        given = [(side, m, x, self.places, THREADS) for side, m, x in sides]
+        return tuple(copied(*each) or staged(*each) for each in given)
 
     def of_keys(self) -> tuple[Stmt, ...]:
         """What a block does with a tile of keys. Warps that have rows for themselves wait for no other."""
@@ -82,6 +108,10 @@ class ByCores(Block):
         if not self.alone:
             parts = [loop(self.warp, "warp", *part) for part in (scores, powers, weighted)]
             made = (parts[0], Sync("block"), parts[1], Sync("block"), parts[2])
+        if self.overlaps:
+            then = Index.of(self.tile_axis) + 1
+            more = When((Guard(then, self.seen_tiles()),), self.copied(then, "n"))
+            return (Wait(0), Sync("block"), more, Commit(), *made)
         again = () if self.once else (Sync("block"),)
         return (self.staged_keys(), self.staged_values(), Sync("block"), *made, *again)
 
@@ -180,17 +210,17 @@ class ByCores(Block):
         t, c, keys = self.tile, self.core, "tile_of_keys"
         beside = together(t.keys_each)
         j, d, each = axis("j", t.keys_each // beside), axis("d", t.depth // c.k), axis("each", beside)
-        first, step = self.number * (t.keys_each * c.n), Index.of(d) * c.k
+        first, step, place = self.number * (t.keys_each * c.n), Index.of(d) * c.k, self.stage * (t.keys * t.query_pitch)
         key, dots = first + Index.of(j) * (beside * c.n), (Index.of(j) * beside + each) * c.sums.registers
         right = elements("b", side_by_side(c.right, beside, c.n), lambda k, n, r: (
-            Store("right", r, at(keys, (key + n) * t.query_pitch + step + k, t.dtype)),), "vector")  # fmt: skip
+            Store("right", r, at(keys, place + (key + n) * t.query_pitch + step + k, t.dtype)),), "vector")  # fmt: skip
         product = Mma(c, "dots", dots, "left", ZERO, "right", Index.of(each) * c.right.registers)
         i = axis("i", t.keys_each)
 
         def score(m: Index, n: Index, r: Index) -> tuple[Stmt, ...]:
-            place = Index.of(i) * c.sums.registers + r
-            before, made = self.score(self.row + m, first + Index.of(i) * c.n + n, at("dots", place))
-            return (*before, Store("dots", place, made))
+            dot = Index.of(i) * c.sums.registers + r
+            before, made = self.score(self.row + m, first + Index.of(i) * c.n + n, at("dots", dot))
+            return (*before, Store("dots", dot, made))
 
         return (
             self.zeros("dots", t.keys_each * c.sums.registers),
@@ -243,8 +273,9 @@ class ByCores(Block):
         j, k, each = axis("j", t.columns_each // beside), axis("kk", t.keys // c.k), axis("each", beside)
         column = self.number * (t.columns_each * c.n) + Index.of(j) * (beside * c.n)
         sums, step = (Index.of(j) * beside + each) * c.sums.registers, Index.of(k) * c.k
+        place = self.stage * (t.keys * t.value_pitch)
         right = elements("b", side_by_side(c.right, beside, c.n), lambda key, n, r: (
-            Store("right", r, at(t.values, (step + key) * t.value_pitch + column + n, t.dtype)),))  # fmt: skip
+            Store("right", r, at(t.values, place + (step + key) * t.value_pitch + column + n, t.dtype)),))  # fmt: skip
         product = Mma(c, "sums", sums, "left", ZERO, "right", Index.of(each) * c.right.registers)
         left = self.left("powers", self.row, t.power_pitch, step)
         kind = turns(t.keys // c.k * t.columns_each)

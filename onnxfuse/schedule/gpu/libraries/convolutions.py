@@ -33,13 +33,13 @@ class LeftToLibrary:
 
 
 def filters_last(lowered: Lowered, constants: Container[str]) -> dict[str, Layout]:
-    """The layouts of constant filters of the convolutions that cuDNN may compute."""
+    """The layouts of constant filters of the convolutions that cuDNN may compute, of one group each."""
     shapes = {v: t.shape for v, t in lowered.types.items()} | {d.name: d.shape for d in lowered.definitions}
     found = [convolution_of(without_unit_axes(d), shapes) for d in lowered.definitions]
     return {
         c.weights.source: channels_last(len(c.weights.index))
         for c in found
-        if c is not None and c.weights.source in constants
+        if c is not None and c.groups == 1 and c.weights.source in constants
     }
 
 

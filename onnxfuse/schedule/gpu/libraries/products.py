@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from onnxfuse.cost.gpu import library_seconds
 from onnxfuse.cost.gpu_products import USUAL, seconds_of, tiles_of
 from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.ir.dtype import BF16, F16, F32
-from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.indexing import coefficient, flatten, product
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import LibraryProduct
-from onnxfuse.ir.scalar import Load, Scalar, variable
+from onnxfuse.ir.scalar import Load, variable
 from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Place, dense
+from onnxfuse.schedule.gpu.matrices import matrix_of, pitch_of
 from onnxfuse.schedule.gpu.products import MatrixProduct
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
@@ -48,12 +48,13 @@ def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryPro
     columns, depth = (product([a.extent for a in axes]).constant for axes in (p.columns, p.depth))
     if epilogue is None or p.numbers or p.batch or not columns or not depth or dtype not in TYPES:
         return None
-    left = _matrix(p.left, p.rows, p.depth, places)
-    plain = _matrix(p.right, p.depth, p.columns, places)
-    right = plain or _matrix(p.right, p.columns, p.depth, places)
-    bias = _matrix(epilogue.bias, (), p.columns, places) if epilogue.bias is not None else ("", 0)
-    residual = _matrix(epilogue.residual, p.rows, p.columns, places) if epilogue.residual is not None else ("", columns)
-    result = _pitch(made.offset(p.nest.dims), p.rows, p.columns)
+    left = matrix_of(p.left, p.rows, p.depth, places)
+    plain = matrix_of(p.right, p.depth, p.columns, places)
+    right = plain or matrix_of(p.right, p.columns, p.depth, places)
+    bias = matrix_of(epilogue.bias, (), p.columns, places) if epilogue.bias is not None else ("", 0)
+    added = epilogue.residual
+    residual = matrix_of(added, p.rows, p.columns, places) if added is not None else ("", columns)
+    result = pitch_of(made.offset(p.nest.dims), p.rows, p.columns)
     if left is None or right is None or bias is None or residual is None or result is None:
         return None
     read = [places[x.source].dtype for x in (p.left, p.right, epilogue.bias, epilogue.residual) if isinstance(x, Load)]
@@ -73,25 +74,3 @@ def library_product(p: MatrixProduct, places: Mapping[str, Place]) -> LibraryPro
         epilogue.activation,
         transposed=plain is None,
     )
-
-
-def _matrix(
-    x: Scalar | None, high: Sequence[Axis], wide: Sequence[Axis], places: Mapping[str, Place]
-) -> tuple[str, int] | None:
-    """Buffer and pitch of a value that is read as a row-major matrix; None where it is none."""
-    if not isinstance(x, Load) or not x.index or x.guards or x.source not in places:
-        return None
-    place = places[x.source]
-    pitch = _pitch(place.offset(x.index), high, wide)
-    return (place.buffer, pitch) if pitch is not None else None
-
-
-def _pitch(offset: Index, high: Sequence[Axis], wide: Sequence[Axis]) -> int | None:
-    """Elements from a row to the next, where offsets are those of a row-major matrix that begins a buffer."""
-    columns = product([a.extent for a in wide])
-    found = coefficient(offset, high[-1]) if high else columns
-    pitch = found.constant if found is not None else None
-    row, column = (flatten(tuple(map(Index.of, axes)), tuple(a.extent for a in axes)) for axes in (high, wide))
-    if pitch is None or columns.constant is None or pitch < columns.constant:
-        return None
-    return pitch if offset == row * pitch + column else None

@@ -11,17 +11,23 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS, Gpu
 from onnxfuse.target.gpu import PORTABLE
+from tests.captured.machine_code import before_the_wait
+from tests.captured.prepared import DRIVER
+from tests.captured.test_devices import with_launches
 from tests.kernels.cases import row
-from tests.kernels.compiled import lowered_of
+from tests.kernels.compiled import Case, lowered_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
+from tests.rules.build import Build
 from tests.threads.emulator import library_of
-from tests.threads.machine_code import before_the_wait
 
 HERE = Path(__file__).parent
 COUNT = 64
@@ -40,7 +46,7 @@ ONCE = ([2.0 * (i + 1) for i in range(COUNT)], [i + 1.0 for i in range(COUNT)]) 
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process with the driver, and these functions for it."""
     folder = tmp_path_factory.mktemp("dependent")
-    (folder / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
+    (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
     index = "const int i = blockIdx.x * 32 + threadIdx.x;"
     text = "".join(f"{HEAD.replace('NAME', name)} {index} {body} }}\n" for name, body in BODIES.items())
     kernels = library_of(f'#include "cuda.h"\n{text}', "dependent")
@@ -55,6 +61,27 @@ def ran(driver: dict[str, str], place: Path, where: str, *names: str) -> tuple[l
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), (place / "log").read_text().splitlines()
+
+
+def test_constants_are_asked_for_before_a_kernel_waits() -> None:
+    """Those that are read as a whole: not a table that rows are looked up in, nor what a kernel may store."""
+    b = Build(17)
+    x, w, bias = b.input("x", 4, 64), b.input("w", 64, 64), b.input("bias", 64)
+    table, ids = b.input("table", 100, 64), b.input("ids", 4, dtype=I64)
+    y = b.node("Add", b.node("Add", b.node("MatMul", x, w), bias), b.node("Gather", table, ids))
+    case = Case("ahead", b.graph(y))
+    lowered = lowered_of(case)
+    assert not isinstance(lowered, Decision)
+    for arch, constants in (("sm_90", {"w", "bias", "table"}), ("sm_90", set()), ("sm_80", {"w", "bias", "table"})):
+        kernel = schedule(lowered, case.layouts, GPUS[arch], constants=constants)
+        assert isinstance(kernel, Kernel) and verify(kernel) == ()
+        names = {p.name: p.value for p in kernel.inputs}
+        ahead = {names[name] for p in kernel.phases if p.launch is not None for name in p.launch.ahead}
+        assert ahead == ({"w", "bias"} if constants and arch == "sm_90" else set())
+        assert device_text(kernel, "k").count("fetch_ahead(") == len(ahead)
+    assert isinstance(kernel, Kernel)
+    wrong = with_launches(kernel, ahead=("out0",), dependent=True)
+    assert "out0 ahead of a kernel, expected inputs and a dependent launch" in " ".join(verify(wrong))
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
@@ -117,7 +144,9 @@ def test_older_devices_have_no_dependent_launches(driver: dict[str, str], tmp_pa
 def test_kernels_wait_where_the_architecture_can(target: Gpu, waits: bool) -> None:
     """Before anything else, and the next one may begin behind everything."""
     case = row.CASES[0]
-    kernel = schedule(lowered_of(case), case.layouts, target)
+    lowered = lowered_of(case)
+    assert not isinstance(lowered, Decision)
+    kernel = schedule(lowered, case.layouts, target)
     assert isinstance(kernel, Kernel)
     lines = [line.strip() for line in device_text(kernel, "k").splitlines()]
     assert (
