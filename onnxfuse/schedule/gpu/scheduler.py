@@ -183,11 +183,8 @@ def _parts(
 def _convolution(d: Definition, outputs: Sequence[str], places: Mapping[str, Place], target: Gpu) -> Part:
     """A convolution as one phase, for where the library does not compute it."""
     found = product_of(d, {}, outputs, places, target)
-    tile = (
-        next((t for t in tiles_of(found.sizes, target) if t.splits == 1 and not t.grouped), None)
-        if found is not None
-        else None
-    )
+    tiles = tiles_of(found.sizes, target) if found is not None else ()
+    tile = next((t for t in tiles if t.splits == 1 and not t.grouped), None)
     if found is not None and tile is not None:
         return replace(found, tile=tile)
     (alone,) = partition([Job(replace(nest_of(d, places), output=d.name in outputs))], target)
