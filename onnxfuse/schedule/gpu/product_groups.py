@@ -133,7 +133,7 @@ class ProductByGroups(ProductBlock):
             WaitArrival(ARRIVALS, stage, turn),
             self.multiplied(stage * t.left, stage * t.right(deep=self.deep)),
         )
-        begun = ready, Sync("block"), loop(first, "serial", each)
+        begun = ready, loop(first, "serial", each)  # by the thread that asks; others meet a barrier first
         return (*begun, loop(step, "serial", *inside), WaitProducts(0, "sums"), Sync("block"))
 
     def left_behind(self) -> Stmt:
