@@ -9,7 +9,7 @@
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
 # MODELS is a folder with packs of networks of full size (python -m benchmarks.gpu.networks.prepare), for full; WAYS says
-# how they are run: graph, stream, or both.
+# how they are run (graph plain nhwc stream).
 # sanitize runs some kernels under compute-sanitizer, where that is installed. KEPT is a file of what was compiled and
 # emulated beforehand (python -m benchmarks.gpu.cases.kept), WORKERS the number of processes that run kernels, UNTIL the
 # seconds after which a part begins nothing new. PACK is a file of ONNX Runtime with its CUDA provider

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.gpu.devices import Device
 
 Facts = dict[str, Any]
-WAYS = ("graph", "stream")  # runs replayed as CUDA graphs, and run by run
+WAYS = ("graph", "plain", "nhwc", "stream")  # of running networks, see `networks.times`
 
 
 @dataclass(frozen=True)

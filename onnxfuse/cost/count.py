@@ -53,6 +53,7 @@ GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards ho
 POINTER = 4.0  # cycles of an entry of a table of row pointers
 PLACE = 4.0  # slots to find where a lane reads, or whether a guard of it holds
 PREFETCH = 0.5  # cycles of fetching a line
+POINTED = 1.5  # loads of a step for each row behind a pointer of its own: half of the pointers are not in registers
 
 
 @dataclass(slots=True)
@@ -234,9 +235,7 @@ class Counter(Means):
             kept.append(min(value, most))
             cut.append(value - kept[-1])
         self.values[run.axis] = mean
-        found = self.number(s.value) - sum(cut) / len(
-            cut
-        )  # of many values, some are looked at: the rest may be far off
+        found = self.number(s.value) - sum(cut) / len(cut)  # of many, some are looked at: the rest may be far off
         self.values[s.axis] = found if min(kept) <= found <= max(kept) else sum(kept) / len(kept)
         self.kept[s.axis] = kept
 
@@ -256,7 +255,7 @@ class Counter(Means):
         whole = isinstance(s.left, Quantized) or s.right.columns == ZERO
         vectors = max(1.0, (s.core.width if whole else self.number(s.right.columns)) / self.target.lanes)
         depth = s.left.segments * self.number(s.left.length)
-        loads = (rows * (2.0 if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
+        loads = (rows * (POINTED if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
         step = max((rows * vectors + widened) / 2, loads, self._latency) / (kind.step if short else 1)
@@ -274,13 +273,14 @@ class Counter(Means):
         over = s.core.most - self.target.l1_bytes // SET
         if point is None or isinstance(s.left, Packed) or over <= 0:
             return 0.0
-        outer, at = self.values, []
-        for row in (0, 1):
-            self.values = {**outer, point.row: row}
-            at.append(self.number(substitute(point.load.index[0], dict.fromkeys(point.segments, ZERO))))
-        self.values = outer
-        apart = abs(at[1] - at[0]) * point.load.dtype.bytes
+        apart = self._apart(point) * point.load.dtype.bytes
         return CONFLICT * over**2 if apart and apart % SET == 0 else 0.0
+
+    def _apart(self, point: RowPointer) -> float:
+        """Elements from one row that is pointed to, to the next."""
+        first = substitute(point.load.index[0], dict.fromkeys(point.segments, ZERO))
+        at = [self.number(substitute(first, {point.row: Index.of(row)})) for row in (0, 1)]
+        return abs(at[1] - at[0])
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.core.product.left, s.core.product.right, s.core.product.sums))
@@ -295,11 +295,12 @@ class Counter(Means):
         point = self.tables.get(s.left.buffer)
         if point is None:
             return
-        lines = ceil(sqrt(s.left.segments)) if s.left.segments > 1 else 1
-        if isinstance(s.left, Channels):
-            lines = s.left.length.constant or 1
+        windows = isinstance(s.left, Channels)
+        lines = (s.left.length.constant or 1) if windows else ceil(sqrt(s.left.segments))
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
-        self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
+        length = self.number(point.length)
+        line = (rows - 1) * min(length, self._apart(point) or length) + length  # windows of adjacent rows overlap
+        self._access(point.load.source, start, min(rows * length * lines, s.left.segments * line), left)
 
     def _pack(self, s: Pack) -> float:
         rows = max(self.number(s.end) - self.number(s.begin), 1.0)
@@ -319,6 +320,8 @@ class Counter(Means):
                 self._load(node, block)
             else:
                 self._guards(node.guards, block)
+                if node.lanes is not None and node.lanes.kind == "gathered":
+                    block.other += LANE * self.target.lanes * node.dtype.bytes / 4
 
     def _load(self, node: Load, block: _Block) -> None:
         """Count one load by how its lanes are made, and remember what it touches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from functools import lru_cache
 
 from onnxfuse.ir.compose import folded, in_guard, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import BOOL, I32, I64
@@ -28,13 +29,17 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Sca
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
     """For each axis, the divisors k of `axis // k` and `axis % k` that occur."""
     found: dict[Axis, set[Index]] = {}
-    for e in indices:
-        for atom in atoms(e):
-            if isinstance(atom, (Div, Mod)) and len(atom.num.terms) == 1:
-                mono, c = atom.num.terms[0]
-                if c == 1 and len(mono) == 1 and isinstance(mono[0], Axis):
-                    found.setdefault(mono[0], set()).add(atom.den)
+    for axis, divisor in dict.fromkeys(cut for e in indices for cut in _cuts(e)):
+        found.setdefault(axis, set()).add(divisor)
     return found
+
+
+@lru_cache(1 << 14)
+def _cuts(e: Index) -> tuple[tuple[Axis, Index], ...]:
+    """Each axis // k and axis % k in an index."""
+    cut = (a for a in atoms(e) if isinstance(a, (Div, Mod)) and len(a.num.terms) == 1)
+    whole = ((*a.num.terms[0], a.den) for a in cut)
+    return tuple((mono[0], k) for mono, c, k in whole if c == 1 and len(mono) == 1 and isinstance(mono[0], Axis))
 
 
 def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] | None:

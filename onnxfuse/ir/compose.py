@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Div, Entry, Index, Least, Loaded, Mod, axes_of
 from onnxfuse.ir.index import atoms as index_atoms
-from onnxfuse.ir.indexing import product, substitute, transform
+from onnxfuse.ir.indexing import looked_up, product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
 
@@ -20,16 +21,22 @@ EXPENSIVE = 10.0  # vector operations per element above which recomputing a valu
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
+    return iter(_nodes(x))
+
+
+@lru_cache(1 << 12)
+def _nodes(x: Scalar) -> tuple[Scalar, ...]:
+    """The same: most scalars are walked through ten times while their kernel is scheduled."""
     found: dict[Scalar, None] = {}
     _visit(x, found)
-    return iter(found)
+    return tuple(found)
 
 
 def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
-    if node not in found:
-        for child in children(node):
+    for child in children(node):
+        if child not in found:
             _visit(child, found)
-        found[node] = None
+    found[node] = None
 
 
 def size(x: Scalar) -> int:
@@ -76,10 +83,7 @@ def computes(x: Scalar) -> bool:
 
 def sources(x: Scalar) -> frozenset[str]:
     """Names of all tensors that x reads, those behind loaded indices too."""
-    found = {n.source for n in loads(x)}
-    for i in indices_of(x):
-        found.update(a.source for a in index_atoms(i) if isinstance(a, Loaded))
-    return frozenset(found)
+    return frozenset(n.source for n in loads(x)).union(*map(looked_up, indices_of(x)))
 
 
 def _index_size(e: Index, known: dict[Index, int]) -> int:
@@ -142,16 +146,20 @@ def _rebuild_one(
     if new is not None:
         return new
     if isinstance(node, Apply):
-        return Apply(node.fn, tuple(go(a) for a in node.args), node.dtype)
+        args = tuple([go(a) for a in node.args])
+        return node if args == node.args else Apply(node.fn, args, node.dtype)
     if isinstance(node, Reduce):
-        return Reduce(node.combine, node.ranges, tuple(go(b) for b in node.body), node.dtype, node.slot)
-    guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in getattr(node, "guards", ()))
+        body = tuple([go(b) for b in node.body])
+        return node if body == node.body else Reduce(node.combine, node.ranges, body, node.dtype, node.slot)
+    if isinstance(node, Const) or (isinstance(node, Load) and not node.index and not node.guards):
+        return node
+    guards = tuple([Guard(on_index(g.index), on_index(g.extent)) for g in node.guards])
     if isinstance(node, FromIndex):
         return FromIndex(on_index(node.index), node.dtype, guards)
-    if isinstance(node, Load) and (node.index or node.guards):
-        otherwise = go(node.otherwise) if node.otherwise is not None else None
-        return Load(node.source, tuple(on_index(i) for i in node.index), node.dtype, guards, otherwise)
-    return node
+    index = tuple([on_index(i) for i in node.index])
+    otherwise = go(node.otherwise) if node.otherwise is not None else None
+    same = (index, guards, otherwise, None) == (node.index, node.guards, node.otherwise, node.lanes)
+    return node if same else Load(node.source, index, node.dtype, guards, otherwise)
 
 
 def substitute_axes(x: Scalar, values: Mapping[Axis, Index]) -> Scalar:

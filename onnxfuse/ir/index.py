@@ -201,9 +201,7 @@ class Index(_Value):
         right = Index.of(other)
         if not self.terms or not right.terms:
             return right if not self.terms else self
-        if len(right.terms) == 1 and not right.terms[0][0]:
-            return _shifted(self, right.terms[0][1])
-        return collect([*self.terms, *right.terms])
+        return _sum(self, right)
 
     def __radd__(self, other: Atom | int) -> Index:
         return self + other
@@ -221,9 +219,7 @@ class Index(_Value):
         right = Index.of(other)
         if self is ONE or right is ONE:
             return right if self is ONE else self
-        if len(right.terms) == 1 and not right.terms[0][0]:
-            return Index(tuple((m, c * right.terms[0][1]) for m, c in self.terms))
-        return collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
+        return _multiplied(self, right)
 
     def __rmul__(self, other: Atom | int) -> Index:
         return self * other
@@ -275,6 +271,22 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
     if not a or not b:
         return a or b
     return tuple(sorted(a + b, key=_rank))
+
+
+@lru_cache(1 << 14)
+def _sum(a: Index, b: Index) -> Index:
+    """a + b, where neither is zero."""
+    if len(b.terms) == 1 and not b.terms[0][0]:
+        return _shifted(a, b.terms[0][1])
+    return collect([*a.terms, *b.terms])
+
+
+@lru_cache(1 << 14)
+def _multiplied(a: Index, b: Index) -> Index:
+    """a * b."""
+    if len(b.terms) == 1 and not b.terms[0][0]:
+        return Index(tuple((m, c * b.terms[0][1]) for m, c in a.terms))
+    return collect([(_product(m, n), c * d) for m, c in a.terms for n, d in b.terms])
 
 
 def _shifted(e: Index, by: int) -> Index:
@@ -641,6 +653,7 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
     return low, next(iter([h for h in half if not highs or nonnegative(highs[0] - h)] or highs), None)
 
 
+@lru_cache(1 << 14)
 def nonnegative(e: Index) -> bool:
     """Whether e >= 0 is proven: with each atom written as its minimum plus a rest, all coefficients are nonnegative."""
     if all(c <= 0 for _, c in e.terms) and e.terms:
@@ -666,6 +679,7 @@ def _least(atom: Atom) -> int | None:
     return 0 if isinstance(atom, Div) and not axes_of(atom.num) and never_below_zero(atom.num) else None
 
 
+@lru_cache(1 << 14)
 def in_range(e: Index, extent: Index) -> bool:
     """Whether 0 <= e < extent is proven."""
     low, high = lower(e), upper(e)

@@ -81,9 +81,15 @@ _REMADE: dict[type, Callable[..., Index]] = {
 
 def substitute(e: Index, values: Mapping[Axis, Index]) -> Index:
     """e with axes replaced."""
-    if not values or not (axes_of(e) & values.keys()):
-        return e
-    return transform(e, lambda a: values.get(a) if isinstance(a, Axis) else None)
+    found = tuple((a, values[a]) for a in axes_of(e) if a in values)
+    return _substituted(e, found) if found else e
+
+
+@lru_cache(1 << 14)
+def _substituted(e: Index, values: tuple[tuple[Axis, Index], ...]) -> Index:
+    """e with these axes of it replaced."""
+    new: dict[Atom, Index] = dict(values)
+    return transform(e, new.get)
 
 
 @lru_cache(1 << 14)
@@ -202,6 +208,7 @@ def product(extents: tuple[Index, ...] | list[Index]) -> Index:
     return total
 
 
+@lru_cache(1 << 14)
 def flatten(indices: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
     """The row-major offset of a multi-index."""
     flat = ZERO

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Loaded, Symbol, atoms
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.launch import Launch, LibraryProduct, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
@@ -374,7 +375,7 @@ def names_in(phase: Phase) -> frozenset[str]:
         if isinstance(part, str):
             found.add(part)
         elif isinstance(part, Index):
-            found |= {a.source for a in atoms(part) if isinstance(a, Loaded)}
+            found |= looked_up(part)
     return frozenset(found)
 
 

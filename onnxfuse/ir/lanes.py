@@ -11,8 +11,8 @@ import numpy as np
 from onnxfuse.ir.compose import elements_read, loads
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, Loaded, atoms, axes_of, floor_div, modulo
-from onnxfuse.ir.indexing import coefficient, evaluate, most_step, substitute
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, axes_of, floor_div, modulo
+from onnxfuse.ir.indexing import coefficient, evaluate, looked_up, most_step, substitute
 from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load
@@ -61,7 +61,7 @@ def masked(x: Load, axis: Axis) -> int | None:
     if any(coefficient(g.index, axis) != step or axis in axes_of(g.extent) for g in guards):
         return None
     if stride == ZERO:  # read once, so its index must not be read from memory where no lane's guards hold
-        return None if any(isinstance(a, Loaded) for a in atoms(x.index[0])) else 0
+        return None if looked_up(x.index[0]) else 0
     return stride.constant if stride == ONE or stride.constant in NEAR else None
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from onnxfuse.ir.compose import indices_of
 from onnxfuse.ir.extents import expanded, over
 from onnxfuse.ir.graph import Node, TensorType
-from onnxfuse.ir.index import Index, Loaded, Symbol, atoms
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ops.spec import Definition
 
 Extents = tuple[Index, ...]
@@ -36,7 +37,7 @@ def meeting(
 
 
 def _looks_up(definitions: Sequence[Definition]) -> bool:
-    return any(isinstance(a, Loaded) for d in definitions for e in indices_of(d.value) for a in atoms(e))
+    return any(looked_up(e) for d in definitions for e in indices_of(d.value))
 
 
 def columns(node: Node, types: Mapping[str, TensorType | None], known: Mapping[str, Extents]) -> list[list[Index]]:

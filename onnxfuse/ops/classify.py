@@ -18,7 +18,7 @@ from onnxfuse.ir.contraction import Contraction, contraction_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
-from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
+from onnxfuse.ir.indexing import coefficient, flatten, looked_up, product, substitute
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, uncast
 from onnxfuse.ops.spec import Definition, OperatorTable, define, view_of
 
@@ -217,7 +217,7 @@ def _mentioned(read: ReadMap) -> frozenset[Axis]:
 
 
 def _gathers(read: ReadMap) -> bool:
-    return any(isinstance(a, Loaded) for i in read.index for a in atoms(i))
+    return any(map(looked_up, read.index))
 
 
 def _at(axes: tuple[Axis, ...]) -> Shape:

@@ -16,8 +16,8 @@ import numpy as np
 from onnxfuse.ir.compose import elements_read, substitute_axes
 from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import Axis, Index, IndexTable, Loaded, atoms
-from onnxfuse.ir.indexing import product, substitute
+from onnxfuse.ir.index import Axis, Index, IndexTable
+from onnxfuse.ir.indexing import looked_up, product, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Buffer,
@@ -110,7 +110,7 @@ def _integer(kernel: Kernel) -> str:
 def _looks_up(x: object) -> bool:
     """Whether statements have indirect accesses, that is, indices loaded from a tensor."""
     if isinstance(x, Index):
-        return any(isinstance(a, Loaded) for a in atoms(x))
+        return bool(looked_up(x))
     if isinstance(x, tuple):
         return any(map(_looks_up, x))
     return is_dataclass(x) and any(_looks_up(getattr(x, f.name)) for f in fields(x))

@@ -126,9 +126,10 @@ class Vectors(Scalars):
         """A mask. Comparing an affine index with 0 gives a mask of the first or last lanes."""
         left = x.args[0]
         if isinstance(left, FromIndex) and kind_of(left) == "boundary":
-            falls = left.lanes is not None and left.lanes.step < 0
-            side = "from" if (x.fn == "less") == falls else "below"
-            return f"lanes_{side}({index(left.index + 1 if falls else -left.index)})"
+            step = left.lanes.step if left.lanes is not None else 1
+            side = "from" if (x.fn == "less") == (step < 0) else "below"
+            count = index(left.index - step if step < 0 else -left.index + (step - 1))
+            return f"lanes_{side}({count if abs(step) == 1 else f'({count}) / {abs(step)}'})"
         return Scalars.comparison(self, x)
 
     def select(self, x: Apply) -> str:

@@ -3,6 +3,9 @@
 A Slice or Gather along an axis moves to all operands that have the axis. So in the last layer of a classifier that
 reads one token, only keys and values are computed for all tokens. An operator allows it if in its row every load is
 indexed with the axis itself in one dimension, or does not depend on it.
+
+Products with one-hot rows become Gathers. What is computed from the rows of a small table that is looked up often is
+computed from the table.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.dtype import I32, I64
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import ONE, Axis, Index, axes_of
-from onnxfuse.ir.scalar import FromIndex, Load
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.affine import unshared
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import COMPUTED_BYTES
+from onnxfuse.rewrite.measure import elements
 from onnxfuse.rewrite.movement import reshaped, whole_axis
-from onnxfuse.rewrite.mutable_graph import SMALL, Definitions, Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import SMALL, Definitions, Miss, MutableGraph, NoMatch, static_shape
 from onnxfuse.rewrite.steps import StructuralRule
 
 LAST = 2**63 - 1  # `ends` of a Slice up to the last element
@@ -154,6 +159,92 @@ def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     return reshaped(draft, y, tuple(extent if k == axis else e for k, e in enumerate(want)))
 
 
+def one_hot_product(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """Rows that are 1 where an index equals the position, times a matrix: rows of the matrix; 0 for other indices."""
+    product = work.nodes[at]
+    equal = work.made_by(work.made_by(product.inputs[0], "Cast").inputs[0], "Equal")
+    index = _compared(work, equal)
+    if work.opset < 12:
+        raise Miss("before opset 12, Min and Max have no integers")
+    matrix = product.inputs[1]
+    if len(work.type(matrix).shape) != 2:
+        raise Miss(f"{matrix} is not one matrix")
+    if not np.isfinite(work.array(matrix)).all():
+        raise Miss(f"{matrix} has elements whose product with 0 is NaN")
+    draft, kind = Draft(work, at), work.type(index).dtype
+    depth, width = static_shape(work.type(matrix))  # as MatMul demands, of so many rows
+    none = draft.array(np.zeros((1, width)), work.type(matrix).dtype, "zeros", matrix)
+    table = draft.node("Concat", (matrix, none), {"axis": 0})
+    flat = reshaped(draft, index, work.type(index).shape[:-1])
+    least, most = (draft.array(np.asarray(n), kind, "limit", index) for n in (-1, depth))  # both are the row of zeros
+    inside = draft.node("Max", (draft.node("Min", (flat, most)), least))
+    return draft.replace(product.outputs[0], draft.node("Gather", (table, inside), {"axis": 0}))
+
+
+def _compared(work: MutableGraph, equal: Node) -> str:
+    """The indices, of one element in the last axis, that are compared with 0, 1, ... Raises Miss."""
+    for index, positions in (equal.inputs, equal.inputs[::-1]):
+        if positions not in work.constants or index in work.constants:
+            continue
+        have, numbers = work.type(index), work.array(positions)
+        apart = have.dtype in (I32, I64) and have.shape[-1:] == (ONE,) and 0 < numbers.ndim <= len(have.shape)
+        row = numbers.shape[:-1] == (1,) * (numbers.ndim - 1)
+        if apart and row and (numbers.reshape(-1) == np.arange(numbers.size)).all():
+            return index
+    raise NoMatch(f"{equal.outputs[0]} does not compare indices with 0, 1, ...")
+
+
+def lookup_last(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """f(a[i], b[i], c) becomes f(a, b, c)[i]: constant tables with fewer rows than are looked up."""
+    node = work.nodes[at]
+    found = {i: g for i in node.inputs if (g := work.node(i)) is not None and g.op == "Gather" and g.standard}
+    if not found or len(work.definitions(at)) != 1:
+        raise NoMatch(f"{node.op} reads no looked-up rows, or has several stages")
+    (d,) = work.definitions(at)
+    first = next(iter(found.values()))
+    if any(g.inputs[1] != first.inputs[1] or g.attrs.get("axis", 0) != 0 for g in found.values()):
+        raise Miss("rows of different indices, or along another axis, are looked up")
+    if len({work.type(g.inputs[0]).shape[:1] for g in found.values()}) != 1:
+        raise Miss("tables have different numbers of rows")
+    rank = len(work.type(first.inputs[1]).shape)
+    _elementwise(d, rank, found)
+    if any(i and i not in found and i not in work.constants for i in node.inputs):
+        raise Miss("another operand is not a constant")
+    draft = Draft(work, at)
+    table = draft.node(node.op, [_table(draft, i, found, len(d.axes) - rank) for i in node.inputs], node.attrs)
+    made = draft.constant_of(table)
+    if made is None or made.bytes > COMPUTED_BYTES or made.size > elements(d.shape):
+        raise Miss("the table is large, or has more elements than are looked up")
+    return draft.replace(d.name, draft.node("Gather", (table, first.inputs[1]), {"axis": 0}))
+
+
+def _elementwise(d: Definition, rank: int, found: dict[str, Node]) -> None:
+    """Raise Miss unless all of a definition is elementwise, and alike for the `rank` axes of indices."""
+    if any(isinstance(x, (Reduce, FromIndex)) for x in walk(d.value)):
+        raise NoMatch(f"{d.name} is not computed element by element")
+    here = tuple(map(Index.of, d.axes))
+    for load in loads(d.value):
+        behind = here[max(0, len(here) - len(load.index)) :]
+        spread = len(behind) == len(load.index) and all(map(_along, load.index, behind))
+        outer = load.index[: max(0, len(load.index) - len(here) + rank)]
+        alike = load.index == here if load.source in found else spread and all(e == ZERO for e in outer)
+        if load.guards or not alike:
+            raise Miss("an operand differs between the places of the indices")
+
+
+def _along(e: Index, axis: Index) -> bool:
+    """Whether an index is an axis of the result, or broadcast along it."""
+    return e in (ZERO, axis)
+
+
+def _table(draft: Draft, value: str, found: dict[str, Node], rank: int) -> str:
+    """The operand of the operator that makes the table: a table, or a constant of at most `rank` axes."""
+    if value in found:
+        return found[value].inputs[0]
+    shape = draft.work.type(value).shape if value else ()
+    return reshaped(draft, value, shape[len(shape) - rank :]) if len(shape) > rank else value
+
+
 STEPS: tuple[StructuralRule, ...] = (
     StructuralRule(
         "selection-first",
@@ -162,5 +253,21 @@ STEPS: tuple[StructuralRule, ...] = (
         selection_first,
         frozenset({"Slice", "Gather"}),
         ("f is independent along the axis", "only the selection reads f(x)"),
+    ),
+    StructuralRule(
+        "one-hot-product",
+        "MatMul(Cast(Equal(i, 0..n)), W) => Gather(W, i)",
+        "exact",
+        one_hot_product,
+        frozenset({"MatMul"}),
+        ("W is a finite constant", "indices outside of 0..n look up zeros"),
+    ),
+    StructuralRule(
+        "lookup-last",
+        "f(a[i], b[i], c) => f(a, b, c)[i]",
+        "exact",
+        lookup_last,
+        frozenset(),
+        ("f is elementwise", "a, b and c are constants", "the table has fewer elements than are looked up"),
     ),
 )

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, weight_bytes
-from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.dtype import F32, I64, DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
-from onnxfuse.ir.scalar import Const, Guard, Load
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, apply, const
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.load import load
@@ -64,6 +64,26 @@ def test_every_golden_kernel_has_a_time(path: Path):
             assert 0 < found.seconds < 1, name
             assert all(value >= 0 for phase in found.phases for value in (phase.compute, phase.l2, phase.l3)), name
         assert (cost_of(kernel, V4) is None) == bool(symbols), name
+
+
+def filled(by: Index, j: Axis) -> float:
+    """Predicted seconds of computing: every element is compared with an index."""
+    at = FromIndex(by, I64)
+    value = apply("select", apply("less", at, const(0, I64)), Load("in0", (Index.of(j),), F32), const(0.0, F32))
+    loop = Loop(j, ZERO, j.extent, "vector", (Store("out0", Index.of(j), value),))
+    a, b = Param("in0", "x", F32, (j.extent,), Layout()), Param("out0", "y", F32, (j.extent,), Layout())
+    kernel = Kernel((a,), (b,), (), (), (Phase((), Index.of(10**6), (), (loop,)),))
+    found = cost_of(legalize(kernel), V4)
+    assert found is not None
+    return found.parts[COMPUTE]
+
+
+def test_an_index_of_each_lane_costs_more_than_one_of_known_slope():
+    """Lanes that are compared with an index that grows by 2 or by -3 are those from one on, or up to one."""
+    j = Axis("j", Index.of(4096))
+    plain = filled(Index.of(j) - 100, j)
+    assert all(filled(Index.of(j) * step - 100, j) == pytest.approx(plain, rel=0.1) for step in (2, -3))
+    assert filled(floor_div(Index.of(j), Index.of(3)) - 100, j) > 5 * plain
 
 
 def test_rows_that_map_to_one_cache_set_cost_more():

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, note, reject, settings
 
 from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.engine import open_session, options, run
@@ -20,7 +24,7 @@ from tests.fuzz.graphs import Made
 from tests.fuzz.models import models
 from tests.fuzz.models import settings as build_settings
 from tests.kernels.rounding import check, reference
-from tests.models.fused import CACHE, in_one_unit
+from tests.models.fused import CACHE, Array, in_one_unit
 from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
@@ -55,7 +59,7 @@ def tried(made: Made, folder: Path, **changes: Any) -> None:
         sessions[how] = open_session(fused, options(libraries=few, optimize=o, threads=2))
     for sizes in made.sizes:
         feeds = made.feeds(sizes)
-        wanted = reference(graph, feeds, sizes)
+        wanted = reference(graph, feeds, sizes | sizes_of(graph, feeds))
         for how, session in sessions.items():
             note(f"{sizes}, {how}")
             for name, got in zip(graph.outputs, run(session, feeds, list(graph.outputs)), strict=True):
@@ -63,6 +67,13 @@ def tried(made: Made, folder: Path, **changes: Any) -> None:
                 assert have is not None
                 value, error = wanted[name]
                 check(got, have.dtype, value, error * SLACK)
+
+
+def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """The values of the symbols of inputs, each one's own where inputs whose sizes may differ share a name."""
+    types = {name: t for name in graph.inputs if (t := graph.types[name]) is not None}
+    pairs = [pair for name, t in types.items() for pair in zip(t.shape, feeds[name].shape, strict=True)]
+    return {symbol.name: size for extent, size in pairs for symbol in symbols_of(extent) if extent == Index.of(symbol)}
 
 
 def attempt(made: Made, changes: dict[str, Any]) -> None:
@@ -76,6 +87,19 @@ def attempt(made: Made, changes: dict[str, Any]) -> None:
             (LAST / "last.onnx").replace(LAST / "failed.onnx")  # the smallest one in the end
             (LAST / "failed.txt").write_text(f"{changes}, seed {made.seed}\n", encoding="utf-8")
             raise
+
+
+def test_inputs_of_one_name_have_their_own_sizes() -> None:
+    """A name that two inputs share, and nothing that the model computes, is two symbols."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 7] x, float[n, 5] y) => (float[n, 7] u, float[n, 5] v) { u = Exp (x)  v = Neg (y) }"""
+    )
+    graph = simplify_shapes(load(model.SerializeToString(), Options()))
+    feeds = {"x": np.zeros((3, 7), np.float32), "y": np.zeros((3, 5), np.float32)}
+    sizes = sizes_of(graph, feeds)
+    assert len(sizes) == 2 and set(sizes.values()) == {3}
+    assert set(reference(graph, feeds, sizes)) == {"u", "v"}
 
 
 COMMON: dict[str, Any] = {

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnxfuse_cli.explaining import explain
 
 from onnxfuse import Options, optimize
 from onnxfuse.config import STRATEGIES
@@ -16,7 +17,6 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.refusals import unnamed
-from onnxfuse_cli.explaining import explain
 from tests.emit import plans
 
 ALONE = """<ir_version: 8, opset_import: ["": 17]>

@@ -10,13 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import BOOL, U8
+from onnxfuse.ir.dtype import BOOL, I64, U8
 from onnxfuse.rewrite import STEPS
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.spectrum import LONGEST
 from tests.rules.build import Build, only, rewritten, same
 from tests.rules.test_codes import chain
 from tests.rules.test_linear_positions import resize
+from tests.rules.test_lookups import embedded, looked_up, one_hot
 from tests.rules.test_qlinear import coded, decoded, parameters
 
 Make = Callable[[Build], str]
@@ -163,6 +164,11 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
     "selection-first": (
         lambda b: _first_rows(b, b.node("Exp", _x(b, 120, 128))),
         lambda b: _first_rows(b, b.node("Softmax", _x(b, 120, 128), axis=0)),
+    ),
+    "one-hot-product": (lambda b: embedded(b, one_hot(b, 70)), lambda b: embedded(b, one_hot(b, 70, first=1))),
+    "lookup-last": (
+        lambda b: b.node("Exp", looked_up(b, b.input("i", 7, 9, dtype=I64), 6)),
+        lambda b: b.node("Softmax", looked_up(b, b.input("i", 7, 9, dtype=I64), 6), axis=-1),
     ),
     "quantized-movement": (
         lambda b: chain(b, move=_transposed),

@@ -39,7 +39,7 @@ from tests.kernels.compiled import group_of_all
 
 NAME = "kernel"
 FIRST = 3  # tiles of the ranking that are measured whatever they are; of the others one of each geometry
-TILES = 4  # of an attention
+TILES, LONGER, MORE_KEYS = 4, 3, 128  # of an attention; those with so many keys at a time, which none has
 MORE_STAGES, DEEPER = (4, 8), 99  # of a product, and their place in the ranking, which has none of them
 EMPTY = 'extern "C" __global__ void __launch_bounds__(128) kernel_0() {\n}\n'
 
@@ -180,21 +180,28 @@ def _deeper(s: Sizes, tile: BlockTile) -> Iterator[BlockTile]:
 
 
 def _of_attention(kind: Kind, target: Gpu) -> Iterator[tuple[Job, str]]:
-    """The kernel that is chosen, and those of the tiles that are predicted next."""
-    ranking: dict[str, float] = {}
-    cost = attention_tiles.tile_cost
+    """The kernel that is chosen, those of the tiles that are predicted next, and some with more keys at a time."""
+    cost, keys = attention_tiles.tile_cost, attention_tiles.KEYS
+    places: dict[str, int] = {}
+    for more, first, count in (((), 0, TILES), ((MORE_KEYS,), DEEPER, LONGER)):
+        ranking: dict[str, float] = {}
 
-    def ranked(t: AttentionTile, *given: Any) -> float:
-        return ranking.setdefault(str(t), cost(t, *given))
+        def ranked(t: AttentionTile, *given: Any, ranking: dict[str, float] = ranking) -> float:
+            return ranking.setdefault(str(t), cost(t, *given))
 
-    with patch.object(attention_tiles, "tile_cost", ranked):
-        _kernel(kind, target)
-    for place, name in enumerate(sorted(ranking, key=ranking.__getitem__)[: TILES if kind.rank < 4 else 1]):
+        with patch.object(attention_tiles, "tile_cost", ranked), patch.object(attention_tiles, "KEYS", (*keys, *more)):
+            _kernel(kind, target)
+        named = [n for n in sorted(ranking, key=ranking.__getitem__) if not more or f"keys={MORE_KEYS}," in n]
+        places |= {n: first or place for place, n in enumerate(named[:count]) if n not in places}
+    for name, place in list(places.items())[: None if kind.rank < 4 else 1]:
 
         def forced(t: AttentionTile, *given: Any, name: str = name) -> float:
             return cost(t, *given) if str(t) == name else float("inf")
 
-        with patch.object(attention_tiles, "tile_cost", forced):
+        with (
+            patch.object(attention_tiles, "tile_cost", forced),
+            patch.object(attention_tiles, "KEYS", (*keys, MORE_KEYS)),
+        ):
             made = _kernel(kind, target)
         yield _job(kind, made, name, place, {}, {})
 

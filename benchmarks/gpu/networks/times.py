@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK WAY...
 
-A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`. Several processes make sessions at once, with
-a shared LOCK; who times has the GPU alone. In the same turns are the library without dependent launches (`plain`), and
-the original with the provider's option to have images channels last (`nhwc`); ratios are medians of turns, each to the
-built network. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name, how
-many, and microseconds, for each side.
+A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`; beside graphs, in the same turns, the library
+without dependent launches (`plain`), and the original with the provider's option to have images channels last (`nhwc`).
+Ratios are medians of turns, each to the built network. Whoever has the file LOCK has the GPU (with another process's
+sessions on it, a run takes some 45 us longer); what needs only the CPU is done before. Where torch sees the GPU, its
+profiler (CUPTI) says which kernels a replay has: `kernels` lists name, how many, and microseconds, for each side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -60,8 +60,9 @@ def main(given: list[str] | None = None) -> None:
         if precision == "f16":
             feeds = {key: x.astype(np.float16) if x.dtype == np.float32 else x for key, x in feeds.items()}
         torch = _torch()
-        with lock.open("a") as shared:
-            found = _measured(place, feeds, wanted, torch, arguments[3:], shared)
+        with lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            found = _measured(place, feeds, wanted, torch, arguments[3:])
     errors = [(found["before"].get(k, 0.0), e) for k, e in found["after"].items() if k.endswith("_error")]
     right = all(after <= max(LIMITS[precision], FURTHER * before) for before, after in errors)
     result.write_text(json.dumps(found | {"ok": right and bool(errors)}), encoding="utf-8")
@@ -75,26 +76,22 @@ def _reference(place: Path) -> tuple[Mapping[str, Array], list[Array]]:
     return feeds, engine.run(session, feeds)
 
 
-def _measured(
-    place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any, ways: Sequence[str], lock: IO[str]
-) -> Facts:
+def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any, ways: Sequence[str]) -> Facts:
     """Both sides in the provider, each way."""
     sides = {"before": (place / "before.onnx", None), "after": (place / "after.onnx", place / "libafter.so")}
     after = onnx.load(place / "after.onnx", load_external_data=False)
     ours = sum(node.domain.startswith("onnxfuse") for node in after.graph.node)
     found: Facts = {"nodes": ours, "before": {}, "after": {}, "ratio": {}}
-    for way in ways:
+    for way in (way for way in ways if way not in OTHERS):
         graph = way == "graph"
         provider = gpu_provider("check", graph=graph)
-        fcntl.flock(lock, fcntl.LOCK_SH)
         try:
             calls = {side: prepared(*files, feeds, provider) for side, files in sides.items()}
             for side, (_, outputs) in calls.items():
                 found[side][f"{way}_error"] = error(outputs(), wanted)
             timed = {side: run for side, (run, _) in calls.items()}
             if graph:
-                timed |= _others(sides, feeds, provider)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+                timed |= _others(sides, feeds, provider, ways)
             turns = turns_of([*timed.values()])
             for name, column in zip(timed, zip(*turns, strict=True), strict=True):
                 side = name if name in calls else OTHERS[name]
@@ -110,19 +107,20 @@ def _measured(
 
 
 def _others(
-    sides: Mapping[str, tuple[Path, Path | None]], feeds: Mapping[str, Array], provider: Provider
+    sides: Mapping[str, tuple[Path, Path | None]], feeds: Mapping[str, Array], provider: Provider, ways: Sequence[str]
 ) -> Mapping[str, Callable[[], Any]]:
-    """Other ways of replaying them, as far as they run: see OTHERS.
+    """Those of OTHERS that are asked for, as far as they run.
 
     Whether launches are dependent is decided when a session's nodes are made.
     """
     found = {}
-    os.environ[DEPENDENT] = "0"
-    try:
-        found["plain"] = prepared(*sides["after"], feeds, provider)[0]
-    finally:
-        del os.environ[DEPENDENT]
-    if any(node.op_type == "Conv" for node in onnx.load(sides["before"][0]).graph.node):
+    if "plain" in ways:
+        os.environ[DEPENDENT] = "0"
+        try:
+            found["plain"] = prepared(*sides["after"], feeds, provider)[0]
+        finally:
+            del os.environ[DEPENDENT]
+    if "nhwc" in ways and any(node.op_type == "Conv" for node in onnx.load(sides["before"][0]).graph.node):
         last = replace(provider, options={**provider.options, CHANNELS_LAST: "1"})
         with suppress(DeviceError):  # the runtime may be built without it
             found["nhwc"] = prepared(*sides["before"], feeds, last)[0]

@@ -166,14 +166,14 @@ def _value(x: Scalar, place: _Place) -> Iterator[str]:
 
 
 def _is_boundary(x: Apply, place: _Place) -> bool:
-    """Whether it compares an index of slope 1 or -1 along the lanes with 0."""
+    """Whether it compares an index of constant slope along the lanes with 0."""
     if place.loop is None or x.fn not in COMPARED:
         return False
     left, zero = x.args
     if not isinstance(left, FromIndex) or left.guards or left.lanes is None or zero != Const(0, left.dtype):
         return False
     stride = coefficient(left.index, place.loop.axis)
-    return stride is not None and abs(stride.constant or 0) == 1 and stride.constant == left.lanes.step
+    return stride is not None and (stride.constant or 0) != 0 and stride.constant == left.lanes.step
 
 
 def _fits(x: Load | FromIndex, lanes: Lanes, loop: Loop) -> bool:

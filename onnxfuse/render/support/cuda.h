@@ -71,10 +71,13 @@ __device__ inline void loads_before() {
 // Programmatic dependent launches. Until all kernels before this one have ended, and what they stored is seen, a thread
 // waits here: not at all where the launch was an ordinary one. Loads of constant parameters cross the instruction alone, as if
 // nothing were stored while a kernel runs; they do not cross a branch that the assembler cannot decide (it is never taken).
+// Architectures before sm_90 have no such launches, and nothing to wait for.
 __device__ inline void wait_for_kernel_before() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   unsigned none;
   asm volatile("{ .reg .pred p; L: griddepcontrol.wait; mov.u32 %0, %%smid; setp.eq.u32 p, %0, -1; @p bra L; }"
                : "=r"(none)::"memory");
+#endif
 }
 // Asks for all elements of an array, by all threads of the grid together: they come to the second cache.
 template <class T>
@@ -84,7 +87,11 @@ __device__ inline void fetch_ahead(const T* from, int count) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(reinterpret_cast<const char*>(from) + at)));
 }
 // Blocks of the next kernel may begin, if its launch allows that.
-__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void let_next_kernel_begin() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 template <int BYTES>
 __device__ inline void copy_bytes(void* to, const void* from) {

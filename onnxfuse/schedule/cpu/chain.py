@@ -16,13 +16,14 @@ from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.gemm import POINTERS, tile_height
+from onnxfuse.schedule.cpu.gemm import POINTERS
 from onnxfuse.schedule.cpu.rows import in_rows
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
     epilogue,
     even_rows,
+    half_panel,
     left_load,
     right_offset,
     tile_window,
@@ -30,6 +31,7 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, serial_time
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.tile_rows import tile_height
 from onnxfuse.target import Cpu
 from onnxfuse.target.cpu import SerialTimes
 
@@ -159,6 +161,7 @@ def stage(
     point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel
     right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer
+    counted = half_panel(tiled, panel, target)
     after = (Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None
     tile = Tile(
         C,
@@ -166,14 +169,14 @@ def stage(
         end - first,
         TileCore(frame.tile_rows, target.panel),
         Pointers(TABLE, here, segments, tiled.length, even),
-        Panel(weights, right),
+        Panel(weights, right, Index.of(counted[0].axis) if counted else ZERO),
         ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
     )
-    finish = epilogue(job, frame, panel, target.panel, m, end, prefetch=True)
+    finish = (x for x in epilogue(job, frame, panel, target.panel, m, end, prefetch=True) if x not in counted)
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))
     return (
         Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),
-        Loop(panel, ZERO, panel.extent, "serial", (inner,)),
+        Loop(panel, ZERO, panel.extent, "serial", (*counted, inner)),
     )
 
 

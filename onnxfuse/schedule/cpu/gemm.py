@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from onnxfuse.cost.serial import contraction
 from onnxfuse.ir.dtype import F32
@@ -25,6 +24,7 @@ from onnxfuse.schedule.cpu.tiles import (
     coding,
     epilogue,
     even_rows,
+    half_panel,
     left_load,
     padding_of,
     quantized_left,
@@ -33,7 +33,7 @@ from onnxfuse.schedule.cpu.tiles import (
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
-from onnxfuse.schedule.nests.nest import walks_as_one
+from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
 
@@ -95,12 +95,12 @@ def gemm_schedules(t: Tiled, offset: Index, target: Cpu) -> tuple[GemmSchedule, 
     first.
     """
     tile_rows, *lower = tile_heights(t, offset, target)
-    lows = [s for h in lower for s in _schedules(t, h, target) if not s.packed]
-    return (*_schedules(t, tile_rows, target), *lows)
+    lows = [s for h in lower for s in _schedules(t, offset, h, target) if not s.packed]
+    return (*_schedules(t, offset, tile_rows, target), *lows)
 
 
-def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...]:
-    """The schedules with tiles of so many rows."""
+def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...]:
+    """The schedules with tiles of so many rows, which are read at `offset`."""
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
@@ -111,7 +111,7 @@ def _schedules(t: Tiled, tile_rows: int, target: Cpu) -> tuple[GemmSchedule, ...
     must = t.left.dtype != kind.left or bool(t.parts)
     may = must or (not kind.exact and m != 1 and panel_count > 1)
     tile = kind.left.bytes * tile_rows * k
-    lines = tile if must else tile // segments  # adjacent windows overlap
+    lines = tile if must else kind.left.bytes * elements_read(t, offset, tile_rows, k)
     here = count if must else min(count, max(1, POINTERS // (segments * tile_rows)))
     share = -(-count // (2 * target.cores))  # tiles of a task, if all cores get some
 
@@ -170,34 +170,6 @@ def _k_splits(depth: int, kind: ProductKind, rows: int, target: Cpu) -> int:
         return 1
     parts = (n for n in range(2, depth // SHORTEST_K_SPLIT + 1) if depth % (n * kind.piece) == 0)
     return next((n for n in parts if depth // n <= most), 1)
-
-
-def tile_height(t: Tiled, offset: Index, target: Cpu) -> int:
-    """Rows of a tile.
-
-    Rows at a constant distance across lines are divided into tiles of equal height; other rows line by line, if a line
-    divides into tiles.
-    """
-    most = t.product.unit.rows if t.product.unit is not None else target.rows
-    width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
-    if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
-        tile_heights = range(most, most // 2, -1)
-        line = next((h for h in tile_heights if width is not None and width % h == 0), None)
-        if line is not None:
-            return line
-    return balanced(rows, most)
-
-
-def tile_heights(t: Tiled, offset: Index, target: Cpu) -> tuple[int, ...]:
-    """Rows of a tile, and half of the largest number if only such tiles divide a line, so that their rows are even.
-
-    Even rows need fewer pointers to be loaded, which dominates if a tile has one vector of columns.
-    """
-    tile_rows, half = tile_height(t, offset, target), target.rows // 2
-    width = t.rows[-1].extent.constant if t.rows else None
-    lines = width is not None and width % half == 0 and width % tile_rows
-    narrow = (product([a.extent for a in t.columns]).constant or target.panel) <= target.lanes
-    return (tile_rows, half) if lines and narrow and t.product.unit is None and tile_rows > half else (tile_rows,)
 
 
 def gemm_candidates(
@@ -340,7 +312,7 @@ def _main_phase(
     b_at = right_offset(tiled, frame)
     prologue, padding = padding_of(tiled, frame)
     quantization, present = coding(tiled, frame, panel, target.panel)
-    counted = _columns(tiled, panel, target) if s.unit is None and quantization is None else ()
+    counted = half_panel(tiled, panel, target) if s.unit is None and quantization is None else ()
     if counted:
         present, finish = Index.of(counted[0].axis), tuple(x for x in finish if x not in counted)
     rows = _rows(tiled, s, frame, m, first, block, padding, quantization)
@@ -378,14 +350,6 @@ def _main_phase(
     if s.columns_first:
         splits.reverse()
     return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
-
-
-def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
-    """The bind of the number of columns of a panel, if the last panel leaves whole vectors unused."""
-    count, width = product([a.extent for a in t.columns]), target.panel
-    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
-        return ()
-    return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
 def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import guarded, loads, sources, substitute_axes, walk
-from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
+from onnxfuse.ir.layout import PLAIN, Layout, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
-from onnxfuse.lower import has_reduction
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
@@ -28,6 +26,7 @@ from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quanti
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
+from onnxfuse.schedule.cpu.inside import layout_inside
 from onnxfuse.schedule.cpu.operand_order import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
@@ -85,8 +84,7 @@ def prepare(
         if tiled is None and found is not None and worth_tiles(found):
             tiled = _tiled(found, done, weights, target, half)
         if d.name not in done.places:  # for its strides only: phases allocate it
-            if not tiled.batch if tiled is not None else not has_reduction(nest.value):
-                done.layouts |= _summed_last(d, c.definitions[at + 1 :])
+            done.layouts |= layout_inside(d, nest, tiled, c.definitions[at + 1 :])
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
             del done.jobs[operands:]  # operands prepared in vain
@@ -98,20 +96,6 @@ def prepare(
     return done
 
 
-def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
-    """The layout of an intermediate value that later contractions reduce along one dimension: that one contiguous.
-
-    Not for sums of squares, which may have vector lanes over free axes.
-    """
-    reduces = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and _is_product(other, n)]
-    reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
-    dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
-    if len(dims) != 1 or dims == {len(d.axes) - 1}:
-        return {}
-    (dim,) = dims
-    return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
-
-
 def _weights(definitions: Sequence[Definition], constants: Container[str]) -> frozenset[str]:
     """The constants that only sums read: these may be stored in another layout for register tiles."""
     inside: set[str] = set()
@@ -121,12 +105,6 @@ def _weights(definitions: Sequence[Definition], constants: Container[str]) -> fr
         inside |= {n.source for n in summed}
         outside |= {n.source for n in loads(d.value) if n not in summed}
     return frozenset(s for s in inside - outside if s in constants)
-
-
-def _is_product(d: Definition, x: Reduce) -> bool:
-    """Whether a sum in a definition is a contraction, one factor of which is invariant along some axis."""
-    c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
-    return c is not None and bool(c.rows or c.columns)
 
 
 def _permute_constants(nest: Nest, done: Prepared, constants: Container[str]) -> None:

@@ -12,8 +12,6 @@ from onnxfuse.ir.index import (
     ZERO,
     Axis,
     Index,
-    Loaded,
-    atoms,
     axes_of,
     floor_div,
     greatest,
@@ -21,7 +19,7 @@ from onnxfuse.ir.index import (
     nonnegative,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.indexing import coefficient, looked_up, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
 from onnxfuse.ir.tile import Channels, Coding, Quantized
@@ -31,6 +29,7 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import RECORDS, Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Cpu
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
@@ -124,6 +123,14 @@ def _slides(t: Tiled, tile_rows: int) -> bool:
     return moved == stepped
 
 
+def half_panel(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
+    """The bind of the number of columns of a panel, if the last panel leaves whole vectors unused."""
+    count, width = product([a.extent for a in t.columns]), target.panel
+    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
+        return ()
+    return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
+
+
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
     """Statements that write a row of padding (the zero point), and its name, for a padded quantized operand."""
     if t.zeros is None or not t.left.guards:
@@ -141,7 +148,7 @@ def _prefetches(value: Scalar, sums: str, lane: Axis, row: Axis, tile_rows: int,
     """
     for load in loads(value):
         at = load.index[0]
-        if any(isinstance(a, Loaded) for a in atoms(at)):
+        if looked_up(at):
             continue
         if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
             yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tile_rows}), width)

@@ -184,7 +184,8 @@ class CoreTile(AttentionTile):
     @property
     def resident(self) -> int:
         """Blocks of a multiprocessor that registers suffice for: compilers load many fragments of deep heads ahead."""
-        return 4 if max(self.depth, self.columns) <= DEEP else 3
+        summed = (self.keys_each + self.columns_each) * self.core.sums.registers
+        return 4 if max(self.depth, self.columns) <= DEEP and summed <= MOST_SUMS else 3
 
     @property
     def query_pitch(self) -> int:

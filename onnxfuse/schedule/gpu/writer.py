@@ -61,7 +61,7 @@ class ThreadWriter(Writer):
             values = tuple(self.visit(b, uses, len(self.loops)) for b in body)
             self.at[-1].append(Accumulate(names, x.combine, values))
 
-        closed = self._inside(level, list(inside), [*guards, *own], accumulate)
+        closed = self._inside(level, list(inside), [*guards, *own], accumulate, body)
         before: tuple[Stmt, ...] = ()
         if begun:
             first = next(s for s in self.at[level] if isinstance(s, ReduceLoop) and s.targets == begun)

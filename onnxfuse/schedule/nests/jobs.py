@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import indices_of, loads, substitute_axes
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.scalar import Load
 from onnxfuse.lower.scans import Scan
 from onnxfuse.lower.scatters import Scatter
@@ -46,7 +47,7 @@ class Job:
         indices = [e for x in parts for e in indices_of(x)]
         if self.scatter is not None:
             indices += [*indices_of(self.scatter.element), *(e for _, e in self.scatter.places)]
-        return frozenset(a.source for e in indices for a in atoms(e) if isinstance(a, Loaded))
+        return frozenset[str]().union(*map(looked_up, indices))
 
     def rename(self, names: Mapping[Axis, Axis]) -> Job:
         """The job with axes renamed."""

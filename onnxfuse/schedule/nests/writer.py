@@ -7,7 +7,7 @@ subexpressions become variables there. A reduction becomes a ReduceLoop at its o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.affine import simplify
@@ -15,7 +15,7 @@ from onnxfuse.ir.codes import coded
 from onnxfuse.ir.compose import cost, indices_of, loads, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import product, substitute, transform
+from onnxfuse.ir.indexing import looked_up, product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
 from onnxfuse.ir.lanes import CARRIED
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, variable
@@ -108,7 +108,7 @@ class Writer:
                 self.at[level].append(Bind(axis, Index.of(inner), None, guards))
             return Index.of(self.bound[inner, guards])
 
-        return transform(e, go) if any(isinstance(a, Loaded) for a in atoms(e)) else e
+        return transform(e, go) if looked_up(e) else e
 
     def guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         """Guards with loaded indices bound, each under those before it."""
@@ -195,16 +195,28 @@ class Writer:
             values = tuple(self.visit(b, uses, len(self.loops)) for b in body)
             self.at[-1].append(Accumulate(names, x.combine, values))
 
-        return self._inside(level, inside, guards, accumulate)
+        return self._inside(level, inside, guards, accumulate, body)
 
     def _inside(
-        self, level: int, inside: list[Level], lifted: list[Guard], fill: Callable[[], None]
+        self,
+        level: int,
+        inside: list[Level],
+        lifted: list[Guard],
+        fill: Callable[[], None],
+        values: Iterable[Scalar] = (),
     ) -> tuple[Stmt, ...]:
-        """The statements that `fill` writes in further loops below `level`, under guards; their variables end there."""
+        """The statements that `fill` writes in further loops below `level`, under guards; their variables end there.
+
+        Elements that `values` read are in bounds under these guards alone, and so read inside of them: not before
+        the loops even if they depend on none of these.
+        """
         saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
         self.loops = saved_loops[:level] + inside
         self.at = saved_at[: level + 1] + [[] for _ in inside]
         self.memo = {}
+        if lifted:
+            under = max(min(level + 1, len(self.loops)), *(self.level_of_index(g.index) for g in lifted))
+            self.memo = {n: max(self.level(n), under) for n in {n for v in values for n in loads(v)}}
         fill()
         whens: dict[int, tuple[Guard, ...]] = {}
         for g in lifted:
@@ -238,7 +250,8 @@ class Writer:
                 value = self.visit(term, {}, len(self.loops))
                 self.at[-1].append(Accumulate((names[number],), first.combine, (value,)))
 
-        closed = self._inside(level, [Level(r) for r in looped], guards, accumulate)
+        terms = [term for _, term in unrolled]
+        closed = self._inside(level, [Level(r) for r in looped], guards, accumulate, terms)
         self.shared = set()
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name

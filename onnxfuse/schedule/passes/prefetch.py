@@ -9,8 +9,8 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, looked_up, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Kernel,
@@ -50,7 +50,7 @@ def _fetching(stmts: tuple[Stmt, ...], inputs: Container[str], row: Axis, ahead:
             continue
         for load in _loads(loop.body):
             at = load.index[0]
-            if any(isinstance(a, Loaded) for a in atoms(at)):  # an index looked up ahead may be out of bounds
+            if looked_up(at):  # an index looked up ahead may be out of bounds
                 continue
             if load.source in inputs and coefficient(at, loop.axis) == ONE and row in axes_of(at):
                 wanted[load.source] = (loop, Prefetch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))

@@ -111,6 +111,7 @@ def pieces() -> list[Case]:
         Case("split_uneven", one("Split", 9, 4, opset=13, count=3, axis=0, ints=((1, 6, 2),))),
         Case("split_any", one("Split", "A", 20, opset=13, count=2, axis=-1, ints=((4, 16),)), ({"A": 5}, {"A": 1})),
     ]
+    out += [triangle(step, upper) for step in (1, 2, 3, -1, -2, -3) for upper in (0, 1)]
     out.append(Case("pad_zeros", one("Pad", 9, 20, ints=((1, 2, 3, 4),))))
     out.append(Case("pad_cut", one("Pad", 9, 20, ints=((-1, 2, -3, -4),))))
     b = Build()
@@ -119,6 +120,15 @@ def pieces() -> list[Case]:
     out.append(Case("pad_any", one("Pad", "A", "B", ints=((1, 0, 0, 2),)), ANY))
     out.append(Case("pad_int8", one("Pad", 5, 6, ints=((1, 1, 1, 1),), dtype=I8, after="")))
     return out
+
+
+def triangle(step: int, upper: int) -> Case:
+    """Every `step`-th column of a triangle of sums, so that lanes are compared with an index of that slope."""
+    b, rows, width = Build(18), 40, 53
+    x = b.node("Trilu", b.node("Add", b.input("x", rows, width), b.constant(3.0)), upper=upper)
+    ends = (0, width) if step > 0 else (width - 1, -width - 1)
+    y = b.node("Exp", b.node("Slice", x, *(b.ints(n) for n in (*ends, 1, step))), out="y")
+    return Case(f"triangle_{'upper' if upper else 'lower'}_{step}".replace("-", "back_"), b.graph(y))
 
 
 def joined(shapes: Any, axis: int, dtype: DType = F32, after: str = "Relu") -> Graph:
@@ -248,6 +258,26 @@ def made() -> list[Case]:
     return out
 
 
+def alike_along(op: str, *shape: int | str, axis: int, size: int = 1) -> Graph:
+    """Padded values, and their reduction along an axis on which they do not depend: it has `size` equal elements."""
+    b = Build()
+    rank = len(shape)
+    x = b.input("x", *shape)
+    padded = b.node("Pad", x, b.ints(*(0,) * rank, *(i != axis for i in range(rank))))
+    many = b.node("Expand", padded, b.ints(*(size if i == axis else 1 for i in range(rank))))
+    return b.graph(padded, b.node(op, many, b.ints(axis), keepdims=0))
+
+
+def reductions() -> list[Case]:
+    """Reductions of padded values: the guards of what they read are those of their loops, which read elsewhere."""
+    return [
+        Case("padded_sum_of_one", alike_along("ReduceSum", 1, 8, 11, axis=0)),
+        Case("padded_sum_of_equals", alike_along("ReduceSum", 1, 8, 11, axis=0, size=3)),
+        Case("padded_sum_of_columns", alike_along("ReduceSum", 9, 5, 1, axis=2, size=4)),
+        Case("padded_sum_any", alike_along("ReduceSum", 1, "A", "B", axis=0, size=2), ANY),
+    ]
+
+
 def extents() -> list[Case]:
     """Kernels whose inputs have products of symbols, and multiples of one, as extents."""
     out = []
@@ -260,4 +290,4 @@ def extents() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made(), *extents())
+CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made(), *reductions(), *extents())

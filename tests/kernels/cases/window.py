@@ -142,6 +142,32 @@ def convolutions() -> list[Case]:
     ]  # fmt: skip
 
 
+def lines(
+    name: str, images: int | str, steps: int, channels: int, filters: int, taps: int, *, pool: str = "",
+    stride: int = 1, sizes: Any = ({},), way: int | None = None,
+) -> Case:  # fmt: skip
+    """Convolutions of lines whose channels are contiguous, and what reduces all steps of them."""
+    b = Build(18)
+    x = b.node("Transpose", b.input("x", images, steps, channels), perm=(0, 2, 1))
+    w = b.constant((b.rng.normal(size=(filters, channels, taps)) / np.sqrt(channels * taps)).astype(np.float32))
+    y = b.node("Tanh", b.node("Conv", x, w, kernel_shape=(taps,), strides=(stride,)))
+    if pool.startswith("Reduce"):
+        return Case(name, b.graph(b.node(pool, y, b.ints(2), out="y", keepdims=0)), sizes, way=way)
+    return Case(name, b.graph(b.node(pool, y, out="y") if pool else b.node("Neg", y, out="y")), sizes, way=way)
+
+
+def lines_last() -> list[Case]:
+    return [
+        lines("lines", 3, 19, 24, 40, 5),
+        lines("lines_pool", 3, 19, 24, 40, 5, pool="GlobalMaxPool"),
+        lines("lines_pool_strided", 2, 33, 16, 33, 4, pool="GlobalAveragePool", stride=3),
+        lines("lines_sum", 2, 18, 17, 50, 3, pool="ReduceSum"),
+        lines("lines_squares", 2, 18, 17, 50, 3, pool="ReduceSumSquare"),
+        *(lines(f"lines_any_way_{way}", "N", 20, 16, 72, 5, pool="GlobalMaxPool", way=way,
+                sizes=({"N": 1}, {"N": 5})) for way in range(4)),
+    ]  # fmt: skip
+
+
 def typed() -> list[Case]:
     """Convolutions of other element types."""
     out = []
@@ -248,6 +274,11 @@ def poolings() -> list[Case]:
             pool(f"{tag}_beyond", op, (1, 20, 5, 7), kernel_shape=(40, 40), strides=(40, 40), ceil_mode=1),
             pool(f"{tag}_wide", op, (1, 8, 12, 12), kernel_shape=(7, 7), strides=(1, 1), pads=pads(3)),
         ]
+    for stride in (1, 2, 3):  # padding is not what the function makes of it
+        b = Build()
+        x = b.node("Relu", b.input("x", 2, 5, 13, 41))
+        y = b.node("MaxPool", x, out="y", kernel_shape=(3, 3), strides=(stride, stride), pads=pads(1))
+        out.append(Case(f"max_of_relu_{stride}", b.graph(y)))
     out += [
         pool("mean_counted", "AveragePool", (1, 16, 14, 14), count_include_pad=1, **three),
         pool("mean_counted_ceil", "AveragePool", (1, 6, 10, 11), "", count_include_pad=1, ceil_mode=1, **three),
@@ -282,4 +313,4 @@ def normalizations() -> list[Case]:
     return [*out, Case("softmax_over_channels", b.graph(y))]
 
 
-CASES: tuple[Case, ...] = (*normalizations(), *convolutions(), *concatenations(), *typed(), *poolings())
+CASES: tuple[Case, ...] = (*normalizations(), *convolutions(), *lines_last(), *concatenations(), *typed(), *poolings())

@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, statements
+from onnxfuse.ir.tile import Tile
 from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.cpu.candidates import CostRanking
 from tests.kernels.cases.chain import CASES
@@ -55,6 +56,12 @@ def test_images_between_stay_in_buffers_of_tasks(name: str) -> None:
     assert [p.few for p in kernel.phases] == [True]
     assert "image" in {b.name for b in kernel.phases[0].locals}
     assert kernel.scratch == ()
+
+
+@pytest.mark.parametrize(("name", "some"), [("strips_added", [True, True]), ("strips_apart", [True, False])])
+def test_tiles_of_half_empty_panels_are_half_as_wide(name: str, some: list[bool]) -> None:
+    (phase,) = by_strips(STRIPS[name], 0).phases
+    assert [s.some for s in statements(phase.body) if isinstance(s, Tile)] == some
 
 
 def test_a_value_that_is_an_output_is_not_kept_in_a_task() -> None:

@@ -1,0 +1,65 @@
+"""Layouts of values inside a kernel, as those read them that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.contraction import contraction_of
+from onnxfuse.ir.index import ONE, Axis, axes_of
+from onnxfuse.ir.layout import Layout, Permute
+from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.lower import has_reduction
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.memory import Nest
+from onnxfuse.schedule.nests.tiled import Tiled
+
+
+def layout_inside(d: Definition, nest: Nest, tiled: Tiled | None, later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of an intermediate value, if it is not row-major: of what `later` definitions need, or tiles make."""
+    free = not tiled.batch if tiled is not None else not has_reduction(nest.value)
+    found = _summed_last(d, later) if free else {}
+    return found or (_columns_last(d, nest, tiled.columns, later) if tiled is not None else {})
+
+
+def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of an intermediate value that later contractions reduce along one dimension: that one contiguous.
+
+    Not for sums of squares, which may have vector lanes over free axes.
+    """
+    reads = [(r, n) for other, r, n in _reduced(d.name, later) if _is_product(other, r)]
+    dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
+    if len(dims) != 1 or dims == {len(d.axes) - 1}:
+        return {}
+    (dim,) = dims
+    return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
+
+
+def _columns_last(d: Definition, nest: Nest, columns: Sequence[Axis], later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of a value of register tiles whose rows are all reduced: columns contiguous, as tiles have them.
+
+    So is the maximum over the positions of an image: its channels are lanes. Not where something else reads the value.
+    """
+    last = tuple(i for i, e in enumerate(nest.dims) if axes_of(e) & set(columns))
+    rows = tuple(i for i, e in enumerate(nest.dims) if i not in last)
+    reads = _reduced(d.name, later)
+    everywhere = sum(n.source == d.name for other in later for n in loads(other.value))
+    if not reads or len(reads) != everywhere or not rows or not last or rows[-1] < last[0]:
+        return {}
+    reduced = [{i for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)} for _, r, n in reads]
+    inner = next((i for i in reversed(rows) if d.shape[i] != ONE), None)
+    if any(_is_product(other, r) for other, r, _ in reads) or any(inner not in at or at & set(last) for at in reduced):
+        return {}
+    return {d.name: Layout((Permute((*rows, *last)),))}
+
+
+def _reduced(name: str, later: Sequence[Definition]) -> list[tuple[Definition, Reduce, Load]]:
+    """The loads of a value in reductions, with these and the definitions that they are in."""
+    found = [(other, r) for other in later for r in walk(other.value) if isinstance(r, Reduce)]
+    return [(other, r, n) for other, r in found for b in r.body for n in loads(b) if n.source == name]
+
+
+def _is_product(d: Definition, x: Reduce) -> bool:
+    """Whether a sum in a definition is a contraction, one factor of which is invariant along some axis."""
+    c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
+    return c is not None and bool(c.rows or c.columns)
