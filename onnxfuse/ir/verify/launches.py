@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise
+from itertools import combinations
 
 import numpy as np
 
@@ -58,6 +58,7 @@ from onnxfuse.ir.launch import (
 )
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard
+from onnxfuse.ir.verify.turns import in_turns
 
 GRID, BLOCK, WARP, THREAD = range(4)  # uniformity of values: over all threads, a block, a warp, or none
 SCOPES = {"grid": GRID, "block": BLOCK, "warp": WARP}
@@ -135,8 +136,8 @@ def _buffers(phase: Phase) -> Iterator[str]:
         else:
             places.append((b.at, b.at + b.size.constant * b.dtype.bytes, b.name))
     places.sort()
-    for (_, end, one), (begin, _, other) in pairwise(places):
-        if begin < end:
+    for (first, end, one), (begin, last, other) in combinations(places, 2):
+        if begin < end and first < last and not in_turns(phase.body, one, other):
             yield f"the shared buffers {one} and {other} overlap"
     total = launch.shared.constant
     if total is None or any(end > total for _, end, _ in places):

@@ -145,8 +145,8 @@ class ProductBlock(ABC):
             place += padded(count * dtype.bytes)
 
     def shared_bytes(self) -> int:
-        """All of them."""
-        return sum(padded((b.size.constant or 0) * b.dtype.bytes) for b in self.shared())
+        """Of all of them."""
+        return max((b.at or 0) + padded((b.size.constant or 0) * b.dtype.bytes) for b in self.shared())
 
     # Steps of the depth -----------------------------------------------------------------------------------------------
 
