@@ -60,7 +60,7 @@ def test_a_chain_is_ours_and_its_images_lie_channels_last() -> None:
 
 
 def test_what_saves_nothing_stays_with_the_runtime() -> None:
-    """Points alone, between turns, have no layout that changes; float32 is rounded to TF32 there; groups are not known."""
+    """Points alone between turns, whose layout nobody changes; float32, which is rounded there; groups."""
     assert own(chain(F16, (1,))) == []
     assert own(chain(F32, (3, 3))) == []
     assert own(chain(F16, (3, 3), group=4)) == []
