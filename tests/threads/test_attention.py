@@ -19,7 +19,7 @@ from onnxfuse.cost.gpu import cost_of
 from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel, Loop, Stmt, all_statements
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Stmt, all_statements
 from onnxfuse.ir.launch import CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
@@ -115,6 +115,16 @@ def test_tiles_of_keys_that_a_causal_mask_hides_are_left_out(name: str) -> None:
     case = next(c for c in function.CASES if c.name == f"attention_causal_{name}")
     (end,) = key_tiles(kernel_of(case))
     assert "tile" in end, "the loop over keys ends where rows of the block see none"
+
+
+def test_blocks_that_see_most_keys_are_last() -> None:
+    """A GPU begins blocks in order: those that it begins second on a multiprocessor join some that see few keys."""
+    order = {}
+    for causal in (0, 1):
+        kernel = kernel_of(Case(f"order_{causal}", function.attention(12, 12, 1024, 1024, is_causal=causal)))
+        (where,) = [repr(s.value) for s in all_statements(kernel) if isinstance(s, Bind) and s.axis.name == "tile"]
+        order[causal] = where
+    assert "%" in order[0] and "%" not in order[1]
 
 
 def test_what_no_mask_hides_is_not_left_out() -> None:
