@@ -47,6 +47,7 @@ from onnxfuse.ir.launch import (
     CopyAsync,
     CopyBox,
     Launch,
+    LibraryConvolution,
     Mma,
     Sync,
     Threaded,
@@ -98,11 +99,16 @@ def _library(kernel: Kernel, phase: Phase) -> Iterator[str]:
     """Operands of a call of a library that are no buffers of its type, or reach beyond them."""
     if phase.library is None:
         return
+    sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
+    sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
+    if isinstance(phase.library, LibraryConvolution):
+        for name, wanted in phase.library.operands:
+            if sizes.get(name) != (phase.library.dtype, wanted):
+                yield f"cuDNN's operand {name} is no buffer of {wanted!r} elements of {phase.library.dtype}"
+        return
     if len(phase.library.pitches) != len(("left", "right", "residual", "result")):
         yield f"{len(phase.library.pitches)} pitches of a call of cuBLASLt, expected 4"
         return
-    sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
-    sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
     for name, rows, columns, pitch in phase.library.operands:
         dtype, size = sizes.get(name, (None, None))
         if dtype != phase.library.dtype or size is None:
