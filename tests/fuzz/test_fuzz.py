@@ -59,7 +59,7 @@ def tried(made: Made, folder: Path, **changes: Any) -> None:
         sessions[how] = open_session(fused, options(libraries=few, optimize=o, threads=2))
     for sizes in made.sizes:
         feeds = made.feeds(sizes)
-        wanted = reference(graph, feeds, sizes | sizes_of(graph, feeds))
+        wanted = reference(graph, feeds, {**sizes, **sizes_of(graph, feeds)})
         for how, session in sessions.items():
             note(f"{sizes}, {how}")
             for name, got in zip(graph.outputs, run(session, feeds, list(graph.outputs)), strict=True):
