@@ -48,7 +48,7 @@ def points(target: Gpu) -> Sequence[Gpu]:
 def schedule(
     request: ScheduleRequest, target: Gpu, *, check: Check, measured: Substitutions | None = None
 ) -> Kernel | Decision:
-    """The kernel; weights stay as they are in the model."""
+    """The kernel; weights stay as they are in the model, but for filters that cuDNN wants channels last."""
     lowered, layouts, constants = request.lowered, request.layouts, request.constants
     return scheduler.schedule(lowered, layouts, target, constants=constants, check=check, measured=measured)
 

@@ -21,7 +21,16 @@ from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import Index, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import product, substitute
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.launch import Activation, CopyAsync, CopyBox, LibraryProduct, Mma, Sync, WarpgroupMma
+from onnxfuse.ir.launch import (
+    Activation,
+    CopyAsync,
+    CopyBox,
+    LibraryConvolution,
+    LibraryProduct,
+    Mma,
+    Sync,
+    WarpgroupMma,
+)
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
@@ -41,6 +50,7 @@ TOGETHER = 0.5  # latencies that threads of a block, or lanes of a warp, wait fo
 PRODUCT_WAITS = 4.5  # latencies of a product of the runtime: the least of its kernels take 2.5 us (benchmarks/gpu)
 EPILOGUE_US = 0.2  # of an epilogue of cuBLASLt, and operations per element: as measured on an H100 (benchmarks/gpu)
 EPILOGUE_OPERATIONS: Mapping[Activation, float] = {"": 10.0, "relu": 10.0, "gelu": 30.0}
+FEW_CHANNELS = 3  # of a filter: with fewer cuDNN convolves images as they are
 VIEWS = 0.0  # seconds of a node that only changes a shape
 
 
@@ -67,6 +77,21 @@ def _operations_of(call: Call, work: NodeWork, target: Gpu) -> tuple[float, floa
     assert weights is not None
     share = DEPTHWISE_SHORT if all(t.bits == 16 for t in types) else DEPTHWISE
     return 2.0 * call.outputs[0].elements * prod(weights.shape[1:]), target.gflops * share
+
+
+def turning_seconds(call: Call, target: Gpu) -> float:
+    """Seconds in which cuDNN changes layouts around a convolution of the runtime's, which `node_seconds` leaves out.
+
+    Those of more than points have them: of image and filters, and of a result of 16 bits, as counted on an H200.
+    """
+    image, filters = call.inputs[0], call.inputs[1]
+    assert image is not None and filters is not None
+    strides = call.attrs.get("strides")
+    steps = strides if isinstance(strides, tuple) else ()
+    if all(n == 1 for n in (*filters.shape[2:], *steps)) or filters.shape[1] < FEW_CHANNELS:
+        return 0.0
+    turned = [image, filters, *(t for t in call.outputs[:1] if t.dtype.bits == 16)]
+    return sum(kernel_seconds(2 * t.bytes, target) for t in turned)
 
 
 def kernel_seconds(moved: float, target: Gpu) -> float:
@@ -103,6 +128,12 @@ def library_seconds(
     return _multiplying(2.0 * rows * columns * depth, peak * PRODUCTS, moved, target) + added
 
 
+def convolution_seconds(operations_: float, moved: float, dtype: DType, target: Gpu) -> float:
+    """Seconds of a convolution by cuDNN, all channels last, with its epilogue; float32 is not rounded."""
+    peak = target.tensor_gflops if dtype.bits == 16 else target.gflops
+    return _multiplying(operations_, moved, peak, target) + EPILOGUE_US * 1e-6
+
+
 def group_seconds(
     nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Gpu, run_weight_bytes: float = 0.0
 ) -> float:
@@ -131,6 +162,8 @@ def cost_of(
 
 def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping[str, int]) -> PhaseCost:
     """Every buffer that a phase touches is moved once: what a row reads again lies near."""
+    if isinstance(phase.library, LibraryConvolution):
+        return _by_cudnn(phase.library, target, symbols)
     if phase.library is not None:
         return _by_library(phase.library, target, symbols)
     launch = phase.launch
@@ -162,6 +195,14 @@ def _by_library(p: LibraryProduct, target: Gpu, symbols: Mapping[str, int]) -> P
     seconds = library_seconds(rows, p.columns, p.depth, p.dtype, p.activation, target, residual=p.residual != "")
     moved = (rows * p.depth + p.depth * p.columns + rows * p.columns) * p.dtype.bytes
     waiting = target.boundary_us * 1e-6
+    return PhaseCost(seconds - waiting, 0.0, 0.0, 0.0, moved, 1, waiting, seconds)
+
+
+def _by_cudnn(c: LibraryConvolution, target: Gpu, symbols: Mapping[str, int]) -> PhaseCost:
+    """A convolution that cuDNN computes."""
+    moved = sum(number(size, symbols) for _, size in c.operands) * c.dtype.bytes
+    operations_ = 2.0 * number(c.batch, symbols) * prod(c.made) * c.filters * prod(c.window) * c.channels / c.groups
+    seconds, waiting = convolution_seconds(operations_, moved, c.dtype, target), target.boundary_us * 1e-6
     return PhaseCost(seconds - waiting, 0.0, 0.0, 0.0, moved, 1, waiting, seconds)
 
 

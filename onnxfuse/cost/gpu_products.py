@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from onnxfuse.cost.gpu import PER_BYTE, REACHED, TOGETHER, moving
-from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.dtype import F32, I64, DType
 from onnxfuse.ir.fragments import LINE, TENSOR_CORES, WARP, Core, WarpgroupCore, warpgroup_core
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.target import COPIES_SINCE, CORES_SINCE, Gpu, block_shared
@@ -28,7 +28,7 @@ SPLITS = (1, 2, 4, 8)
 FEWEST_STEPS = 4  # of a split
 WARPGROUP_STAGES = (1, 2, 3, 4)
 WARPGROUP_COLUMNS = (64, 128, 192, 256)  # of an instruction
-FEWEST_PENDING = 3  # stages, from which on products of two steps are under way
+FEWEST_PENDING = 4  # stages, from which on products of two steps are under way
 WARPGROUP_SUMS, WARPGROUP_OTHERS = 128, 76  # registers of a thread
 USUAL = 128  # rows or batches that are counted where their number is not known
 
@@ -161,6 +161,8 @@ class BlockTile:
     def bytes(self, s: Sizes) -> int:
         """Of shared memory: both sides, what is made of them, and numbers of rows."""
         sides = self.stages * (self.left + self.right(deep=s.deep)) * self.dtype.bytes
+        if self.boxed:  # sums lie where sides were, and arrivals behind
+            return max(sides, self.rows * self.made_pitch() * F32.bytes) + self.stages * I64.bytes
         return sides + (self.rows * (self.made_pitch() + s.normalized)) * F32.bytes
 
     @property

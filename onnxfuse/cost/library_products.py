@@ -39,7 +39,7 @@ def epilogue_of(finish: Scalar, total: Scalar, columns: Collection[Axis]) -> Epi
 
     A bias has no axes but `columns`. Roundings to 16 bits in between are left out.
     """
-    bare, core = _uncast(finish), _uncast(total)
+    bare, core = uncast(finish), uncast(total)
     for x in sorted({n for n in walk(bare) if core in walk(n)}, key=size):
         outer = replaced(bare, x, MARK)
         if any(n != MARK for n in loads(outer)):
@@ -55,12 +55,12 @@ def epilogue_of(finish: Scalar, total: Scalar, columns: Collection[Axis]) -> Epi
     return None
 
 
-def _uncast(x: Scalar) -> Scalar:
+def uncast(x: Scalar) -> Scalar:
     """x without roundings between types of floats."""
 
     def leaf(n: Scalar) -> Scalar | None:
         if isinstance(n, Apply) and n.fn == "cast" and n.dtype.floating and n.args[0].dtype.floating:
-            return _uncast(n.args[0])
+            return uncast(n.args[0])
         return None
 
     return rebuild(x, leaf, lambda e: e)

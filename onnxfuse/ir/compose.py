@@ -120,6 +120,19 @@ def free_axes(x: Scalar) -> frozenset[Axis]:
     return found[x]
 
 
+def outermost(x: Scalar) -> Reduce | None:
+    """The reduction of a value that is not nested in another one; None unless there is exactly one."""
+    found: set[Reduce] = set()
+    waiting = [x]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, Reduce):
+            found.add(here)
+        else:
+            waiting.extend(children(here))
+    return found.pop() if len(found) == 1 else None
+
+
 def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callable[[Index], Index]) -> Scalar:
     """x rewritten top-down: `leaf` replaces nodes (None keeps one), `on_index` maps the indices of kept nodes.
 

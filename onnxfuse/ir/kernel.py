@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms
 from onnxfuse.ir.indexing import looked_up
-from onnxfuse.ir.launch import Launch, LibraryProduct, MatrixLoad, Threaded, WideAccess
+from onnxfuse.ir.launch import Launch, LibraryCall, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, ProductKind, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -275,7 +275,7 @@ class Phase:
     body: tuple[Stmt, ...]
     few: bool = False
     launch: Launch | None = None
-    library: LibraryProduct | None = None
+    library: LibraryCall | None = None
     rows: tuple[Axis, int] | None = None
     slots: bool = False
     matrix_unit: tuple[Unit, int] | None = None

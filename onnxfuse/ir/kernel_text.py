@@ -34,6 +34,7 @@ from onnxfuse.ir.launch import (
     CopyAsync,
     CopyBox,
     Launch,
+    LibraryCall,
     LibraryProduct,
     MatrixLoad,
     Mma,
@@ -120,7 +121,12 @@ def _launch(launch: Launch) -> str:
     return f"launch {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
 
 
-def _library(p: LibraryProduct) -> str:
+def _library(p: LibraryCall) -> str:
+    if not isinstance(p, LibraryProduct):
+        added = "".join(f" + {name}" for name in (p.bias, p.residual) if name)
+        steps = f"strides {p.strides}, pads {p.pads}, dilations {p.dilations}, groups {p.groups}"
+        sizes = f"{p.batch!r} of {p.size} x {p.channels} by {p.filters} of {p.window} to {p.made}, {steps}"
+        return f"by cuDNN {p.result} = {p.activation}({p.image} * {p.weights}{added}), {p.dtype}, {sizes}"
     transposed, added = (
         (" transposed" if p.transposed else ""),
         "".join(f" + {name}" for name in (p.bias, p.residual) if name),

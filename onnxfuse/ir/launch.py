@@ -8,6 +8,7 @@ iteration i of a thread loop is run by thread i % block of every block. Outside 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
@@ -241,3 +242,45 @@ class LibraryProduct:
         found += [(self.residual, self.rows, self.columns, self.pitches[2])] if self.residual else []
         found += [(self.bias, Index.of(1), self.columns, self.columns)] if self.bias else []
         return (*found, (self.result, self.rows, self.columns, self.pitches[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryConvolution:
+    """A call of cuDNN that computes what a phase does: result = activation(convolution(image) + bias + residual).
+
+    Buffers of one type hold `batch` images of `size` (height, width) with `channels`, `filters` filters of `window`
+    elements and channels / groups channels, and results of size `made`, all channels last and from their first element
+    on. `pads` are those on both sides of an axis. Residual and activation are there only with a bias. The phase is
+    launched instead where the library is not there, or does not take the operands.
+    """
+
+    dtype: DType
+    batch: Index
+    channels: int
+    size: tuple[int, int]
+    filters: int
+    window: tuple[int, int]
+    made: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int]
+    dilations: tuple[int, int]
+    groups: int
+    image: str
+    weights: str
+    result: str
+    bias: str = ""
+    residual: str = ""
+    activation: Activation = ""
+
+    @property
+    def operands(self) -> tuple[tuple[str, Index], ...]:
+        """Buffers with their numbers of elements."""
+        result = self.batch * prod(self.made) * self.filters
+        found = [(self.image, self.batch * prod(self.size) * self.channels)]
+        found += [(self.weights, Index.of(self.filters * prod(self.window) * self.channels // self.groups))]
+        found += [(self.bias, Index.of(self.filters))] if self.bias else []
+        found += [(self.residual, result)] if self.residual else []
+        return (*found, (self.result, result))
+
+
+LibraryCall = LibraryProduct | LibraryConvolution

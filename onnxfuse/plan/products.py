@@ -16,6 +16,7 @@ from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.generated_products import of_few_rows, own_products
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.own_convolutions import own_convolutions
 from onnxfuse.target import MOST_DEPTH, Gpu
 
 CHANNELS = 2  # axes of an image before those of its pixels: image and channel
@@ -25,10 +26,12 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     """Refusals of the products and convolutions that are left to the runtime on a GPU."""
     selected = own_products(graph, kinds, target)
     own = {i for pair in _attentions(graph, kinds) for i in pair} | selected.products
-    own |= {i for i, k in kinds.items() if k.name == WEIGHTS and of_few_rows(graph, k)}
+    own |= {i for i, k in kinds.items() if k.name == WEIGHTS and k.images == "" and of_few_rows(graph, k)}
+    own |= own_convolutions(graph, kinds, target)
     found = {}
     for i, kind in kinds.items():
-        if (kind.name in (WEIGHTS, BATCHED) and i not in own) or (kind.images == "convolution" and not _slides(kind)):
+        products = kind.name in (WEIGHTS, BATCHED) and i not in own
+        if products or (kind.images == "convolution" and i not in own and not _slides(kind)):
             n = graph.nodes[i]
             code, said = "E-NO-KERNEL", "such products and convolutions are left to ONNX Runtime on GPUs"
             if i in selected.compared:

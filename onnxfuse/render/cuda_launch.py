@@ -22,7 +22,7 @@ from onnxfuse.ir.kernel import (
     all_statements,
     statements,
 )
-from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryProduct
+from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryCall, LibraryConvolution, LibraryProduct
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name
 from onnxfuse.render.cuda_parameters import ELEMENTS, parameters, tensor_maps
@@ -32,6 +32,10 @@ DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device cod
 DATA = {F32: 0, F16: 2, BF16: 14}  # cudaDataType_t
 EPILOGUES: Mapping[Activation, int] = {"": 0, "relu": 2, "gelu": 32}  # bits of cublasLtEpilogue_t, as are the following
 BIASED, PLAIN = 4, 1  # PLAIN: none of the others
+TENSORS = {F32: 0, F16: 2, BF16: 9}  # cudnnDataType_t
+ACTIVATIONS: Mapping[Activation, int] = {"": 5, "relu": 1}  # cudnnActivationMode_t
+HEADERS: Mapping[type, str] = {LibraryProduct: "cuda_products.h", LibraryConvolution: "cuda_convolutions.h"}
+ALGORITHMS: Mapping[type, str] = {LibraryProduct: "Algorithm", LibraryConvolution: "Filtering"}
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -54,19 +58,20 @@ def code_symbol(symbol: str) -> str:
 def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
     """The host translation unit: a reference to the device code, and the function that runs the kernel."""
     phases = range(len(kernel.phases))
-    products = {n: p.library for n, p in enumerate(kernel.phases) if p.library is not None}
+    calls = {n: p.library for n, p in enumerate(kernel.phases) if p.library is not None}
+    headers = sorted({HEADERS[type(p)] for p in calls.values()}) or ["cuda_host.h"]
     names = ", ".join(f'"{function_name(symbol, k)}"' for k in phases)
     yield from (
-        f'#include "{"cuda_products.h" if products else "cuda_host.h"}"',
+        *(f'#include "{header}"' for header in headers),
         f'extern "C" const unsigned char {code_symbol(symbol)}[];',
         f"namespace onnxfuse {{ namespace cuda {{ namespace {symbol}_ {{",
         f"const char* const names[] = {{{names}}};" if phases else "const char* const* const names = nullptr;",
         f"const unsigned shared[] = {{{', '.join(map(_shared, kernel.phases)) or '0'}}};",
         f"Handle functions[{max(len(phases), 1)}];",
         f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false, {{false}}}};",
-        *(_product(n, p) for n, p in products.items()),
+        *(_call(n, p) for n, p in calls.items()),
         "const char* prepare(int device) {",
-        *(f"  prepare(product{n}, device, {p.rows.constant or 0});" for n, p in products.items()),
+        *(f"  prepare(call{n}, device, {_rows(p).constant or 0});" for n, p in calls.items()),
         "  return load(module, device);",
         "}",
         "const char* run_kernel(Host* host, const Tensor* inputs) {",
@@ -74,10 +79,10 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
     for b in kernel.binds:
         yield from _bind(b)
     yield from _ends(kernel)
-    for n, p in products.items():
-        yield f"  Algorithm algorithm{n};"
-        yield f"  const bool known{n} = algorithm_of(host, product{n}, {index(p.rows)}, &algorithm{n});"
-    yield from _scratch(kernel, list(products))
+    for n, p in calls.items():
+        yield f"  {ALGORITHMS[type(p)]} algorithm{n};"
+        yield f"  const bool known{n} = algorithm_of(host, call{n}, {index(_rows(p))}, &algorithm{n});"
+    yield from _scratch(kernel, list(calls))
     for n, m in enumerate(tensor_maps(kernel)):
         matrix = f"{identifier(m.source)}_, {index(m.all_rows)}, {m.all_columns}, {m.pitch}, {m.rows}"
         yield f"  Map map{n}_;"
@@ -91,10 +96,10 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         assert phase.launch is not None
         early = index(tensor_bytes(kernel)) if phase.launch.dependent else "0"
         how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments, {early}"
-        if number in products:
-            yield f"  const Operands operands{number} = {_operands(products[number])};"
-            given = ", ".join(f"{name}{number}" for name in ("product", "operands", "algorithm", "workspace"))
-            yield f"  if (!known{number} || !multiplied(host, {given}))"
+        if number in calls:
+            yield f"  const Operands operands{number} = {_operands(calls[number])};"
+            given = ", ".join(f"{name}{number}" for name in ("call", "operands", "algorithm", "workspace"))
+            yield f"  if (!known{number} || !computed(host, {given}))"
         yield f"  if (const char* wrong = launch(host, module, {number}, {how})) return wrong;"
     yield from ("  (void)arguments;", "  return done(host);", "}", *_descriptor(kernel, symbol, name))
 
@@ -178,22 +183,35 @@ def tensor_bytes(kernel: Kernel) -> Index:
     return sum((product(list(p.storage)) * p.dtype.bytes for p in (*kernel.inputs, *kernel.outputs)), ZERO)
 
 
-def _product(number: int, p: LibraryProduct) -> str:
-    """The description of a product that cuBLASLt may compute."""
+def _rows(p: LibraryCall) -> Index:
+    """What may be open of the sizes of a call: rows of a product, images of a convolution."""
+    return p.rows if isinstance(p, LibraryProduct) else p.batch
+
+
+def _call(number: int, p: LibraryCall) -> str:
+    """The description of a product that cuBLASLt may compute, or of a convolution that cuDNN may."""
+    if isinstance(p, LibraryConvolution):
+        pairs = (p.size, p.window, p.made, p.pads, p.strides, p.dilations)
+        sizes = ", ".join(f"{{{a}, {b}}}" for a, b in pairs)
+        flags = f"{str(p.bias != '').lower()}, {str(p.residual != '').lower()}"
+        kind = f"{TENSORS[p.dtype]}, {ACTIVATIONS[p.activation]}, {flags}"
+        counts = f"{p.channels}, {p.filters}, {p.groups}"
+        return f"Convolution call{number} = {{{kind}, {counts}, {sizes}, {{}}, 0, 0, {{0}}}};"
     epilogue = EPILOGUES[p.activation] + (BIASED if p.bias else 0) or PLAIN
     flags = f"{str(p.transposed).lower()}, {str(p.residual != '').lower()}"
     sizes = f"{p.columns}, {p.depth}, {', '.join(map(str, p.pitches))}"
-    return f"Product product{number} = {{{DATA[p.dtype]}, {epilogue}, {flags}, {sizes}, {{}}, 0, 0, {{0}}}};"
+    return f"Product call{number} = {{{DATA[p.dtype]}, {epilogue}, {flags}, {sizes}, {{}}, 0, 0, {{0}}}};"
 
 
-def _operands(p: LibraryProduct) -> str:
-    named = [f"{identifier(name)}_" if name else "nullptr" for name in (p.left, p.right, p.bias, p.residual, p.result)]
-    return f"{{{index(p.rows)}, {', '.join(named)}}}"
+def _operands(p: LibraryCall) -> str:
+    sides = (p.left, p.right) if isinstance(p, LibraryProduct) else (p.image, p.weights)
+    named = [f"{identifier(name)}_" if name else "nullptr" for name in (*sides, p.bias, p.residual, p.result)]
+    return f"{{{index(_rows(p))}, {', '.join(named)}}}"
 
 
-def _scratch(kernel: Kernel, products: Sequence[int]) -> Iterator[str]:
-    """One allocation for all scratch buffers, and workspaces of products."""
-    spaces = {f"workspace{n}": f"(known{n} ? rounded(algorithm{n}.workspace) : 0)" for n in products}
+def _scratch(kernel: Kernel, calls: Sequence[int]) -> Iterator[str]:
+    """One allocation for all scratch buffers, and workspaces of libraries."""
+    spaces = {f"workspace{n}": f"(known{n} ? rounded(algorithm{n}.workspace) : 0)" for n in calls}
     total = " + ".join([*map(_bytes, kernel.scratch), *spaces.values()])
     if not total:
         return

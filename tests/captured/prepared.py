@@ -24,7 +24,8 @@ from tests.threads.scheduled import TARGET
 from tests.threads.test_product_tiles import with_tile
 
 DRIVER = Path(__file__).parents[1] / "threads" / "driver.cpp"
-LIBRARY = DRIVER.with_name("cublaslt.cpp")
+PLACE = DRIVER.with_name("libraries")
+LIBRARIES = {"libcublasLt.so.13": PLACE / "cublaslt.cpp", "libcudnn.so.9": PLACE / "cudnn.cpp"}
 CASES = {c.name: c for c in TILED}
 SYMBOL = "captured"
 ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function
@@ -41,7 +42,7 @@ class Prepared:
 
 
 def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False, without: str = "") -> Prepared:
-    """A kernel's launcher, compiled as in a library, and a driver for it; with `library`, cuBLASLt too.
+    """A kernel's launcher, compiled as in a library, and a driver for it; with `library`, cuBLASLt and cuDNN too.
 
     Kernels for the host are `without` a text.
     """
@@ -53,12 +54,13 @@ def prepared(folder: Path, case: Case, kernel: Kernel, *, library: bool = False,
     (folder / "launchers.so").symlink_to(made)
     (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
     if library:
-        (folder / "libcublasLt.so.13").symlink_to(compile_library([LIBRARY], CACHE / "threads", ("-O1",)))
+        for name, source_ in LIBRARIES.items():
+            (folder / name).symlink_to(compile_library([source_], CACHE / "threads", ("-O1",)))
     feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
     for i, x in enumerate(feeds):
         np.save(folder / f"{i}.npy", x)
     here = Iterations((), np.zeros(1, np.int64), bound(kernel, [x.shape for x in feeds]), {})
-    shapes = {p: [int(here.index(e)) for e in p.shape] for p in kernel.outputs}
+    shapes = {p: [int(here.index(e)) for e in p.storage] for p in kernel.outputs}
     outputs = {p.name: [p.dtype.onnx, *s, p.dtype.bytes * int(np.prod(s))] for p, s in shapes.items()}
     types = [p.dtype.onnx for p in kernel.inputs]
     told = {"symbol": SYMBOL, "inputs": len(feeds), "types": types, "outputs": outputs}

@@ -36,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Path, P
     """A kernel for three architectures, as a library, and for the host."""
     made = product_in_parts(tmp_path_factory.mktemp("devices"))
     newer, older = made.kernel, with_launches(made.kernel, dependent=False)
-    kernels = {symbol: older if name == "sm_80" else newer for name, symbol in CODE.items()}
+    kernels = {CODE["sm_90a"]: newer, CODE["sm_90"]: newer, CODE["sm_80"]: older}
     sources = {symbol: render(kernel, symbol, "Product").text for symbol, kernel in kernels.items()}
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     variants = [Variant(name, (symbol,), ()) for name, symbol in CODE.items()]

@@ -57,7 +57,7 @@ def test_a_graph_computes_what_new_inputs_ask_for(in_parts: Prepared) -> None:
 
 @pytest.mark.parametrize(("switch", "dependent"), [("1", True), ("0", False)])
 def test_launches_are_dependent_unless_they_are_switched_off(in_parts: Prepared, switch: str, dependent: bool) -> None:
-    """The second begins before the first, which its sums are of, has ended: in a graph, where what is before is known."""
+    """The second begins before the first, whose sums it reads, has ended: in a graph, where what is before is known."""
     said, broken, calls = captured(in_parts, "nothing", ONNXFUSE_DEPENDENT_LAUNCHES=switch)
     assert said is None and not broken
     launches = [c for c in calls if c.startswith("launch ")]

@@ -417,7 +417,7 @@ EXPORT int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* data
   return say("map %u", box[1]), OK;
 }
 
-// For stand-ins of libraries (cublaslt.cpp): work on a stream, refused where a launch would be; whether memory may be read.
+// For stand-ins of libraries (libraries/): work on a stream, refused where a launch would be; whether memory may be read.
 EXPORT int standInQueue(void* stream, const std::function<void()>* work) {
   if (faulted) return ILLEGAL_ADDRESS;
   if (!stream && !current) return refuse(INVALID_CONTEXT, "work on the default stream of no context");

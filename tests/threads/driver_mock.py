@@ -25,12 +25,17 @@ from tests.kernels.pool_host import compile_library
 from tests.threads.emulator import library_of
 
 HERE = Path(__file__).parent
+FILES = {
+    "driver": "libcuda.so.1",
+    "libraries/cublaslt": "libcublasLt.so.13",
+    "libraries/cudnn": "libcudnn.so.9",
+}
 ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 
 
 @dataclass(frozen=True)
 class Built:
-    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and cuBLASLt."""
+    """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and libraries."""
 
     folder: Path
     result: Result
@@ -66,12 +71,13 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
 def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
     """The model optimized into a folder that is there."""
     result, text = optimized(model, folder / "made.onnx", arch)
-    places = {"driver": "libcuda.so.1", "cublaslt": "libcublasLt.so.13"}
-    for name, file in places.items():
-        (folder / name).mkdir()
-        (folder / name / file).symlink_to(compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",)))
+    for name in FILES:
+        place = folder / Path(name).parts[0]
+        place.mkdir(exist_ok=True)
+        source = compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",))
+        (place / FILES[name]).symlink_to(source)
     kernels = library_of(text, model.stem.replace("-", "_"))
-    return Built(folder, result, kernels, *(folder / name for name in places))
+    return Built(folder, result, kernels, folder / "driver", folder / "libraries")
 
 
 def ran(

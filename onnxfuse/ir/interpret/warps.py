@@ -41,6 +41,7 @@ class Cooperative:
         self.boxes: dict[tuple[str, int], list[_Box]] = {}  # on their way, by their arrival
         self.turns: dict[tuple[str, int], int] = {}
         self.each: dict[str, int] = {}  # boxes of an arrival
+        self.begun_at = 0
         self.begun: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.products: list[_Product] = []
@@ -67,6 +68,7 @@ class Cooperative:
                 self.finish(s.pending)
             case BeginArrivals():
                 self.each[s.arrivals] = s.boxes
+                self.begun_at = self.threads.clock.time
             case CopyBox():
                 self.box(s, p)
             case WaitArrival():
@@ -177,6 +179,8 @@ class Cooperative:
     def arrive(self, s: WaitArrival, p: Iterations) -> None:
         """Boxes of an arrival are seen by all threads that wait for it, and by matrix units."""
         key = s.arrivals, self.arrival(s, p)
+        if (self.threads.met["block"] <= self.begun_at).any():
+            raise KernelFault(f"waits for {key[0]}[{key[1]}], and no barrier is behind their begin")
         turn = int(np.max(p.index(s.turn)))
         if len(self.boxes.get(key, ())) != self.each.get(s.arrivals) or turn != self.turns.get(key, 0):
             raise KernelFault(f"waits for {key[0]}[{key[1]}], to which not all boxes are on their way")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise
+from itertools import combinations
 
 import numpy as np
 
@@ -47,6 +47,7 @@ from onnxfuse.ir.launch import (
     CopyAsync,
     CopyBox,
     Launch,
+    LibraryConvolution,
     Mma,
     Sync,
     Threaded,
@@ -57,6 +58,7 @@ from onnxfuse.ir.launch import (
 )
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard
+from onnxfuse.ir.verify.turns import in_turns
 
 GRID, BLOCK, WARP, THREAD = range(4)  # uniformity of values: over all threads, a block, a warp, or none
 SCOPES = {"grid": GRID, "block": BLOCK, "warp": WARP}
@@ -97,11 +99,16 @@ def _library(kernel: Kernel, phase: Phase) -> Iterator[str]:
     """Operands of a call of a library that are no buffers of its type, or reach beyond them."""
     if phase.library is None:
         return
+    sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
+    sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
+    if isinstance(phase.library, LibraryConvolution):
+        for name, wanted in phase.library.operands:
+            if sizes.get(name) != (phase.library.dtype, wanted):
+                yield f"cuDNN's operand {name} is no buffer of {wanted!r} elements of {phase.library.dtype}"
+        return
     if len(phase.library.pitches) != len(("left", "right", "residual", "result")):
         yield f"{len(phase.library.pitches)} pitches of a call of cuBLASLt, expected 4"
         return
-    sizes = {p.name: (p.dtype, product(list(p.storage))) for p in (*kernel.inputs, *kernel.outputs)}
-    sizes |= {b.name: (b.dtype, b.size) for b in kernel.scratch}
     for name, rows, columns, pitch in phase.library.operands:
         dtype, size = sizes.get(name, (None, None))
         if dtype != phase.library.dtype or size is None:
@@ -129,8 +136,8 @@ def _buffers(phase: Phase) -> Iterator[str]:
         else:
             places.append((b.at, b.at + b.size.constant * b.dtype.bytes, b.name))
     places.sort()
-    for (_, end, one), (begin, _, other) in pairwise(places):
-        if begin < end:
+    for (first, end, one), (begin, last, other) in combinations(places, 2):
+        if begin < end and first < last and not in_turns(phase.body, one, other):
             yield f"the shared buffers {one} and {other} overlap"
     total = launch.shared.constant
     if total is None or any(end > total for _, end, _ in places):

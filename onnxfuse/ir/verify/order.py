@@ -274,6 +274,11 @@ def _read(s: Stmt) -> Iterator[str]:
             assert_never(s)
 
 
+def touched(s: Stmt) -> frozenset[str]:
+    """Buffers that a statement reads or stores into, nested statements excluded."""
+    return frozenset((*_read(s), *_stored(s)))
+
+
 def _read_beside(s: Asynchronous) -> Iterator[str]:
     match s:
         case WarpgroupMma():

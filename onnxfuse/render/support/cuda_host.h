@@ -326,6 +326,13 @@ inline const char* done(Host* host) {
   return wrong ? failed("a kernel failed", wrong) : nullptr;
 }
 
+// Of a product by a library, with its rows, or of a convolution, with its images: image and filters are left and right.
+struct Operands {
+  i64 rows;
+  const void *left, *right, *bias, *residual;
+  void* result;
+};
+
 // Whether the widest access to a tensor, of so many bytes, may begin where it does: callers bind any memory.
 inline bool begins_well(const void* data, unsigned bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 

@@ -90,12 +90,6 @@ struct Product {
   std::atomic<int> busy;
 };
 
-struct Operands {
-  i64 rows;
-  const void *left, *right, *bias, *residual;
-  void* result;
-};
-
 // The descriptors of a call, as long as this lives: of host memory, and of no thread but this.
 struct Descriptors {
   const Blas& b;
@@ -185,7 +179,7 @@ inline bool algorithm_of(Host* host, Product& p, i64 rows, Algorithm* out) {
 
 // Computes a product on the stream of a run; false: it was not, since an operand begins where no algorithm takes it, or
 // the library refuses.
-inline bool multiplied(Host* host, const Product& p, const Operands& o, const Algorithm& algorithm, void* workspace) {
+inline bool computed(Host* host, const Product& p, const Operands& o, const Algorithm& algorithm, void* workspace) {
   const void* const begins[] = {o.left, o.right, o.bias, o.residual, o.result};
   for (const void* each : begins)
     if (!begins_well(each, kAligned)) return false;

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import free_axes, inline, loads, replaced, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, inline, loads, outermost, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import After, scaled_contraction
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, children, const, variable
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, const, variable
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
 from onnxfuse.schedule.analysis.softmax import Softmax, softmax_of
@@ -92,19 +92,6 @@ def _attention(
     value = replaced(d.value, reduce, whole)
     made = nest_of(replace(d, value=value), places)
     return _divided(replace(made, output=d.name in outputs), frozenset(consumed), hides=hidden is not None)
-
-
-def outermost(x: Scalar) -> Reduce | None:
-    """The reduction of a value that is not nested in another one; None unless there is exactly one."""
-    found: set[Reduce] = set()
-    waiting = [x]
-    while waiting:
-        here = waiting.pop()
-        if isinstance(here, Reduce):
-            found.add(here)
-        else:
-            waiting.extend(children(here))
-    return found.pop() if len(found) == 1 else None
 
 
 def without_casts(x: Scalar) -> Scalar:

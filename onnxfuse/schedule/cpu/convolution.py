@@ -19,7 +19,7 @@ from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import FilterNests, Windows, WinogradBlocking, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.schedule.nests.tiled import PAIR, Tiled, balanced
 from onnxfuse.target import Cpu
 
 TRANSFORMS = (TWO, FOUR)
@@ -172,7 +172,7 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
     for transform in TRANSFORMS:
         matrices = 4 * transform.size**2
         rows = product([*(a.extent for a in w.images), *w.tiles(transform)])
-        tile_rows = balanced(rows.constant, target.rows)
+        tile_rows = balanced(rows.constant, target.rows, PAIR)
         if matrices * depth * columns <= KEPT * target.l2_bytes:
             yield WinogradBlocking(transform, 1, by_panels=False, keep=True)
         tile = matrices * tile_rows * depth

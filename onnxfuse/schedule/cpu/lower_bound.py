@@ -14,7 +14,7 @@ from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.tasks import few_parts_of
 from onnxfuse.schedule.cpu.winograd import Windows, WinogradBlocking
-from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.schedule.nests.tiled import PAIR, Tiled, balanced
 from onnxfuse.target import Cpu
 
 LOOPS = 2  # cycles of loop overhead per vector
@@ -29,7 +29,8 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
         return 0.0
     size, outputs, vectors = d.transform.size, d.transform.outputs, target.panel / target.lanes
     rows, panels = prod(images) * prod(tiled), -(-columns // target.panel)
-    tiles = -(-rows // balanced(product([*(a.extent for a in (*w.images, *w.place))]).constant and rows, target.rows))
+    known = product([*(a.extent for a in (*w.images, *w.place))]).constant
+    tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
     blocks = -(-tiles // d.block)
     work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
     threads, _ = few_parts_of(target.cores, work, int(panels if d.by_panels else blocks))

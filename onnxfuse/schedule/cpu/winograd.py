@@ -26,7 +26,7 @@ from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
-from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.schedule.nests.tiled import PAIR, Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
@@ -145,7 +145,7 @@ class _Winograd:
         self.depth = w.channel.extent.constant or 0
         shape = (*(a.extent for a in w.images), *w.tiles(division.transform))
         self.rows = product(list(shape))  # tiles of all images, one row each of the transformed inputs
-        self.tile_rows = balanced(self.rows.constant, target.rows)
+        self.tile_rows = balanced(self.rows.constant, target.rows, PAIR)
         self.tiles = floor_div(self.rows + (self.tile_rows - 1), Index.of(self.tile_rows))
         self.panel = self.tiled.panel
         self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.cost.gpu_products import REGISTERS
-from onnxfuse.ir.compose import rebuild, replaced, substitute_axes
+from onnxfuse.ir.compose import outermost, rebuild, replaced, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
-from onnxfuse.schedule.analysis.attention import SUM, outermost
+from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.builders import at, axis, loop, of
 from onnxfuse.schedule.gpu.products import MatrixProduct, Numbers, at_row, in_block, number_of, split_of
@@ -145,8 +145,8 @@ class ProductBlock(ABC):
             place += padded(count * dtype.bytes)
 
     def shared_bytes(self) -> int:
-        """All of them."""
-        return sum(padded((b.size.constant or 0) * b.dtype.bytes) for b in self.shared())
+        """Of all of them."""
+        return max((b.at or 0) + padded((b.size.constant or 0) * b.dtype.bytes) for b in self.shared())
 
     # Steps of the depth -----------------------------------------------------------------------------------------------
 

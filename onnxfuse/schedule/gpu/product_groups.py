@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.fragments import LINE, TENSOR_CORES, WARPGROUP, WarpgroupCore
@@ -90,13 +90,13 @@ class ProductByGroups(ProductBlock):
         return (begun, loop(step, "serial", *there, product_, more, Commit()), Wait(0), WaitProducts(0, "sums"))
 
     def shared(self) -> Iterator[Buffer]:
-        """The buffers in shared memory."""
-        place = 0
-        for b in ProductBlock.shared(self):
-            place = (b.at or 0) + padded((b.size.constant or 0) * b.dtype.bytes)
-            yield b
+        """The buffers in shared memory: where boxes come, sums are where these were, and arrivals behind."""
+        usual = list(ProductBlock.shared(self))
         if self.p.tile.boxed:
-            yield Buffer(ARRIVALS, I64, Index.of(self.p.tile.stages), "shared", place)
+            usual = [replace(b, at=0) if b.name == MADE else b for b in usual]
+            behind = max((b.at or 0) + padded((b.size.constant or 0) * b.dtype.bytes) for b in usual)
+            usual.append(Buffer(ARRIVALS, I64, Index.of(self.p.tile.stages), "shared", behind))
+        yield from usual
 
     def boxes(self, step: Index) -> Stmt:
         """One thread begins to copy both sides of a step."""
@@ -133,8 +133,8 @@ class ProductByGroups(ProductBlock):
             WaitArrival(ARRIVALS, stage, turn),
             self.multiplied(stage * t.left, stage * t.right(deep=self.deep)),
         )
-        begun = ready, Sync("block"), loop(first, "serial", each)
-        return (*begun, loop(step, "serial", *inside), WaitProducts(0, "sums"))
+        begun = ready, loop(first, "serial", each)  # by the thread that asks; others meet a barrier first
+        return (*begun, loop(step, "serial", *inside), WaitProducts(0, "sums"), Sync("block"))
 
     def left_behind(self) -> Stmt:
         """A warp's sums, eight columns at a time: as those of a tensor core."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of
-from onnxfuse.ir.compose import free_axes, inline, loads, rebuild, replaced, substitute_axes, walk
+from onnxfuse.ir.compose import free_axes, inline, loads, outermost, rebuild, replaced, substitute_axes, walk
 from onnxfuse.ir.contraction import After, Contraction, contraction_of, scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES
@@ -21,7 +21,7 @@ from onnxfuse.ir.launch import LibraryProduct
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast, variable
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.attention import SUM, outermost
+from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
 from onnxfuse.schedule.gpu.matrices import copied_in_boxes
 from onnxfuse.schedule.gpu.shared_copies import ROW

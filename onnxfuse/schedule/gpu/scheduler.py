@@ -6,6 +6,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from onnxfuse.cost.gpu_products import tiles_of
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
@@ -29,7 +30,8 @@ from onnxfuse.schedule.gpu.delinearize import in_order_read, split_as_read
 from onnxfuse.schedule.gpu.elements.flat import flat_phase
 from onnxfuse.schedule.gpu.elements.transpose import transposing_phase
 from onnxfuse.schedule.gpu.elements.turned import turned_phase
-from onnxfuse.schedule.gpu.library import with_library
+from onnxfuse.schedule.gpu.libraries.convolutions import filters_last, left_to_library
+from onnxfuse.schedule.gpu.libraries.products import with_library
 from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import MatrixProduct, choice_of, in_parts, product_of
@@ -72,10 +74,11 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet.
 
-    `constants` are values that no kernel stores. `check` is told the kernel after each step. `measured` has pairs of
-    tiles of products, by their text: the second is taken where the first would be.
+    `constants` are values that no kernel stores; of these filters of convolutions are stored channels last, for cuDNN.
+    `check` is told the kernel after each step. `measured` has pairs of tiles of products, by their text: the second is
+    taken where the first would be.
     """
-    group = sized(lowered, layouts)
+    group = sized(lowered, {**layouts, **filters_last(lowered, constants)})
     if not isinstance(group, Sized):
         reason = f"the extent {group[0]!r} cannot be read from any input of the group"
         return Decision("E-SHAPE-UNKNOWN", (lowered.group.name,), reason, "give --dim or --input-shape")
@@ -110,9 +113,10 @@ def _scheduled(c: Canonical, target: Gpu, measured: Substitutions) -> Kernel | D
 def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
-    split = split_reductions(c.definitions, places, target)
+    left = left_to_library(c)
+    split = split_reductions(left.definitions, places, target)
     c = replace(c, definitions=split.definitions, apart=tuple(sorted(split.parts)))
-    parts = _parts(c, places, target, measured)
+    parts = _parts(c, places, target, measured, left.calls)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
     scratch: list[Buffer] = []
@@ -120,14 +124,21 @@ def _kernel(c: Canonical, target: Gpu, measured: Mapping[str, str]) -> Kernel:
         read = {name for later in parts[at + 1 :] for name in _reads(later)}
         kept = _kept(part, read, places, scratch)
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
-        phases.append(made.phase)
+        call = next((left.calls[n.name] for n in _nests(part) if n.name in left.calls), None)
+        phases.append(replace(made.phase, library=call) if call is not None else made.phase)
         scratch += made.scratch
-    choices = tuple(choice_of(p, target) for p in parts if isinstance(p, MatrixProduct))
+    products = [p for p in parts if isinstance(p, MatrixProduct) and p.nest.name not in left.calls]
+    choices = tuple(choice_of(p, target) for p in products)
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases), choices=choices)
 
 
-def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mapping[str, str]) -> list[Part]:
-    """What the phases make, in order: rows that are gone through together, products and attention."""
+def _parts(
+    c: Canonical, places: dict[str, Place], target: Gpu, measured: Mapping[str, str], calls: Container[str]
+) -> list[Part]:
+    """What the phases make, in order: rows that are gone through together, products and attention.
+
+    Each of the convolutions that there are `calls` for is one phase.
+    """
     if all(product(p.shape) == ZERO for p in c.outputs):
         return []
     outputs = [p.name for p in c.outputs]
@@ -140,6 +151,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mappin
     own |= {d.name: u for d in rest if (u := updates_of(d, outputs)) is not None}
     own |= {d.name: s for d in rest if d.name not in own and (s := skinny_of(d, outputs, places, target)) is not None}
     by_name = {d.name: d for d in rest}
+    own |= {d.name: _convolution(d, outputs, places, target) for d in rest if d.name in calls}
     for d in (d for d in rest if d.name not in own):
         product_ = product_of(d, by_name, outputs, places, target, measured)
         if product_ is not None:
@@ -166,6 +178,17 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu, measured: Mappin
             part = InParts(part, divided)
         parts.append(part)
     return [*parts, *_rows(waiting, c.apart, outputs, places, target)]
+
+
+def _convolution(d: Definition, outputs: Sequence[str], places: Mapping[str, Place], target: Gpu) -> Part:
+    """A convolution as one phase, for where the library does not compute it."""
+    found = product_of(d, {}, outputs, places, target)
+    tiles = tiles_of(found.sizes, target) if found is not None else ()
+    tile = next((t for t in tiles if t.splits == 1 and not t.grouped), None)
+    if found is not None and tile is not None:
+        return replace(found, tile=tile)
+    (alone,) = partition([Job(replace(nest_of(d, places), output=d.name in outputs))], target)
+    return alone
 
 
 def _rows(

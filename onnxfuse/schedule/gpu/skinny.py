@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import free_axes, loads, rebuild, replaced
+from onnxfuse.ir.compose import free_axes, loads, outermost, rebuild, replaced
 from onnxfuse.ir.contraction import scaled_contraction
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, Axis, Index, floor_div, greatest, least, modulo
@@ -18,7 +18,7 @@ from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Phase, ReduceLoop, Stmt,
 from onnxfuse.ir.launch import Launch, Sync
 from onnxfuse.ir.scalar import Guard, Scalar, apply, const, variable
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.attention import SUM, outermost
+from onnxfuse.schedule.analysis.attention import SUM
 from onnxfuse.schedule.analysis.memory import Nest, Place, flat, nest_of
 from onnxfuse.schedule.gpu.builders import at, axis, loop, plus, times, wide
 from onnxfuse.schedule.gpu.choices import aligned

@@ -17,7 +17,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Buffer, Let, Phase, Stmt, Store
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Reduce, Scalar, children, variable
+from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children, variable
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.builders import at, axis, loop
 from onnxfuse.schedule.gpu.elements.flat import offset_of
@@ -148,7 +148,8 @@ def sizes_of(w: SlidingWindow, order: Sequence[Axis]) -> WindowSizes:
     along, across = w.along.extent.constant or 1, product([r.extent for r in w.across]).constant or 1
     extent = (w.down.extent.constant or 1) if w.down != order[-1] else 1
     results = product([a.extent for a in order]).constant or MANY
-    return WindowSizes(results, extent, along, across, w.step, w.apart, len(w.columns), len(w.fixed))
+    before = sum(isinstance(n, Apply) for x in w.columns for n in walk(x)) - len(w.columns)
+    return WindowSizes(results, extent, along, across, w.step, w.apart, len(w.columns), len(w.fixed), max(before, 0))
 
 
 def _column(number: int) -> str:
@@ -179,7 +180,7 @@ def _combined(
         loop(k, "unroll", *lets, loop(v, "unroll", Store(SUMS, Index.of(v), merged))),
     )
     for r in reversed(w.across):
-        made = (loop(r, "unroll" if sizes.unrolled else "serial", *made),)
+        made = (loop(r, "unroll" if sizes.unrolled(tall) else "serial", *made),)
     yield from made
 
 

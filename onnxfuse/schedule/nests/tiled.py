@@ -11,6 +11,8 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import ZERO_ROW
 
 MOST_SEGMENTS = 64  # of a row that a tile iterates over
+PAIR = 2  # shares into which a few tiles are divided: cores have as many of them then, if there are two or one
+SHARED = 8  # rows of a tile, at least, for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,16 @@ def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
     return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
 
 
-def balanced(rows: int | None, most: int) -> int:
-    """Rows of a tile or tiles of a block, at most `most`: the last is not much shorter. `most` if `rows` is unknown."""
-    return -(-rows // -(-rows // most)) if rows else most
+def balanced(rows: int | None, most: int, shares: int = 1) -> int:
+    """Rows of a tile or tiles of a block, at most `most`: the last is not much shorter. `most` if `rows` is unknown.
+
+    Several tiles are divided evenly into so many `shares`, if they have enough rows then.
+
+    >>> balanced(64, 14), balanced(64, 14, shares=2), balanced(22, 14, shares=4)
+    (13, 11, 11)
+    """
+    if not rows:
+        return most
+    count = -(-rows // most)
+    shared = -(-rows // (-(-count // shares) * shares))
+    return shared if count > 1 and shared >= SHARED else -(-rows // count)

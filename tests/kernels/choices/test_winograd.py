@@ -220,6 +220,15 @@ def test_a_case_of_the_table_uses_winograd(case: Case) -> None:
     assert found != (case.name in FLAT)
 
 
+@pytest.mark.parametrize("side", [32, 36, 44])
+def test_two_cores_have_as_many_tiles_each(side: int) -> None:
+    """Of 64, 81 and 121 tiles of the image, which would be 5, 6 and 9 tiles of rows."""
+    case = Case("w", conv("even", (1, 48, side, side), (48, 48, 3, 3), **PADDED).graph, winograd=WAYS["four"])
+    kernel = kernel_of(case, CPUS["x86-64-v4"])
+    assert isinstance(kernel, Kernel)
+    assert [s.extent.constant for s in kernel.phases[-1].splits] == [{32: 6, 36: 6, 44: 10}[side]]
+
+
 def test_dilated_convolutions_use_it_too() -> None:
     for dilations in ((2, 2), (2, 1), (1, 3)):
         assert by_winograd(conv("c", (1, 64, 56, 56), (64, 64, 3, 3), **PADDED, dilations=dilations))

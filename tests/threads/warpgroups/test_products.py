@@ -307,7 +307,9 @@ FAULTS: dict[str, tuple[BlockTile, Change, str]] = {
     "a box of too many rows": (BOXED, only_first(CopyBox, lambda b: replace(b, rows=512)), "which has"),
     "a matrix that is larger than its buffer": (
         BOXED, only_first(CopyBox, lambda b: replace(b, all_rows=b.all_rows + 1)), "which has"),
-    "no barrier before the next boxes": (BOXED, dropped(Sync, 0), "without a barrier between"),
+    "sums where sides may still be read": (BOXED, dropped(Sync, 1), "made and tile_of_left overlap"),
+    "boxes where sums may still be read": (BOXED, dropped(Sync, 3), "made and tile_of_left overlap"),
+    "no barrier before the next boxes": (BOXED, dropped(Sync, 0), "no barrier is behind their begin"),
 }  # fmt: skip
 
 

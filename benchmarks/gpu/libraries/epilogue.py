@@ -1,6 +1,6 @@
 """cuBLASLt's epilogues: which GELU they compute, and what they cost against a product and a kernel.
 
-python -m benchmarks.gpu.epilogue OUT.json
+python -m benchmarks.gpu.libraries.epilogue OUT.json
 """
 
 from __future__ import annotations

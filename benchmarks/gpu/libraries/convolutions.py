@@ -1,6 +1,6 @@
 """What convolutions of ResNet-50 take by cuDNN's C interface with bias, residual and ReLU fused, channels last.
 
-    python -m benchmarks.gpu.convolutions RESULT.json
+    python -m benchmarks.gpu.libraries.convolutions RESULT.json
 
 Beside it torch's, which are the same library's: plain ones, channels first (with cuDNN's own changes of layout, as in
 ONNX Runtime's provider) and channels last. float16, and float32 rounded to TF32. Sums over the network are what its

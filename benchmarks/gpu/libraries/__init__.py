@@ -1,0 +1,1 @@
+"""What libraries of CUDA take for what kernels could do: products and convolutions with epilogues."""
