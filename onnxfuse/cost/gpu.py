@@ -129,9 +129,8 @@ def library_seconds(
 
 
 def convolution_seconds(operations_: float, moved: float, dtype: DType, target: Gpu) -> float:
-    """Seconds of a convolution by cuDNN, all channels last, with its epilogue; float32 is rounded as the runtime's is."""
-    peak = _peak([dtype], target)
-    return _multiplying(operations_, moved, peak, target) + EPILOGUE_US * 1e-6
+    """Seconds of a convolution by cuDNN, all channels last, with its epilogue; float32 is rounded."""
+    return _multiplying(operations_, _peak([dtype], target) * PRODUCTS, moved, target) + EPILOGUE_US * 1e-6
 
 
 def group_seconds(

@@ -62,7 +62,8 @@ class Device:
         return Host(
             OUTPUT(lambda _, i, dims, rank: self.memory[names[i]]),
             SCRATCH(lambda _, size: self.allocated(size) if self.wrong("allocate") else self.scratch),
-            None, 1, ASKED(lambda _: ANOTHER if self.wrong("elsewhere") else STREAM), self.wrong("wait"), TOLD(lambda _: "ROUNDS" in os.environ),
+            None, 1, ASKED(lambda _: ANOTHER if self.wrong("elsewhere") else STREAM), self.wrong("wait"),
+            TOLD(lambda _: "ROUNDS" in os.environ),
         )  # fmt: skip
 
 
