@@ -28,9 +28,9 @@ common (float[120, 256] x, float[64, 3] a, float[5, 7] b, float[9, 2] c)
 }"""
 
 
-def own_cache(folder: Path) -> str:
-    """A new cache at this path, without any measurement or verdict."""
-    shutil.copytree(_common(), folder, copy_function=os.symlink, ignore=shutil.ignore_patterns("*.lock"))
+def own_cache(folder: Path, common: Path | None = None) -> str:
+    """A new cache at this path, without any measurement or verdict, or with what a `common` one has."""
+    shutil.copytree(common or _common(), folder, copy_function=os.symlink, ignore=shutil.ignore_patterns("*.lock"))
     return str(folder)
 
 

@@ -16,6 +16,7 @@ from onnxfuse.build.nvrtc import libraries
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.pipeline import optimize
+from onnxfuse.report.result import Result
 from tests.threads.layer import layer
 
 GPU = {"target": "cuda", "arch": ("sm_80", "sm_90"), "overwrite": True, "no_cache": True}
@@ -26,6 +27,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nvcc") / "layer.onnx"
     onnx.save(layer(), path)
     return path
+
+
+@pytest.fixture(scope="module")
+def by_nvrtc(model: Path) -> Result:
+    """The model built without a toolkit, beside it."""
+    return optimize(model, model.with_name("nvrtc.onnx"), **GPU)
 
 
 @pytest.fixture
@@ -48,12 +55,12 @@ def functions(manifest: Path) -> dict[tuple[str, str], dict[str, Any]]:
 @pytest.mark.skipif(not nvcc.is_found(), reason="no nvcc")
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
 @pytest.mark.parametrize("named", [{"toolchain": "nvcc"}, {"nvcc": "nvcc"}], ids=["toolchain", "path"])
-def test_a_toolkit_compiles_the_same_kernels(model: Path, tmp_path: Path, named: dict[str, str]):
+def test_a_toolkit_compiles_the_same_kernels(model: Path, by_nvrtc: Result, tmp_path: Path, named: dict[str, str]):
     by_nvcc = optimize(model, tmp_path / "nvcc.onnx", **GPU, **named)
-    by_nvrtc = optimize(model, tmp_path / "nvrtc.onnx", **GPU)
     assert by_nvcc.kernels == by_nvrtc.kernels > 0
     assert (by_nvcc.compiler or "").startswith("nvcc ") and (by_nvrtc.compiler or "").startswith("nvrtc ")
-    mine, theirs = (functions(tmp_path / f"{name}.fuse.json") for name in ("nvcc", "nvrtc"))
+    manifests = (tmp_path / "nvcc.fuse.json", model.with_name("nvrtc.fuse.json"))
+    mine, theirs = map(functions, manifests)
     assert mine.keys() == theirs.keys() and {target for target, _ in mine} == {"sm_80", "sm_90"}
     assert not any(each["spills"] for each in mine.values())
 

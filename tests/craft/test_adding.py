@@ -154,13 +154,17 @@ def applied(project: Path, section: Section) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of everything that tests and scripts read, without what was built."""
+    """A copy of everything that tests and scripts read, without what was built, but with compiled modules.
+
+    Copies keep the times of their files, by which Python knows that a compiled module is that of its source.
+    """
     for name in COPIED:
         if (ROOT / name).is_file():
             shutil.copy(ROOT / name, tmp_path / name)
         else:
             built = ("build",) if name == "models" else ()
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", *built))
+            unfinished = "*.pyc.*"  # that another process writes
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns(unfinished, *built))
     (tmp_path / "onnxfuse_cli").symlink_to("cli")
     return tmp_path
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import images_cache
-from benchmarks.gpu.cases import kept, sanitize, workers
+from benchmarks.gpu.cases import images_cache, kept, sanitize, workers
 from benchmarks.gpu.cases.workers import LOST, RIGHT, Setup, StartError, Worker, outcomes
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.kernel import Kernel

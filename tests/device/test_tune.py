@@ -53,9 +53,21 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def found_in(path: Path) -> list[TunedContraction]:
+TIMED = """
+import sys
+from pathlib import Path
+from onnxfuse.measure.gpu import GpuTimer
+from onnxfuse.target import GPUS
+from tests.device.test_tune import found_in
+(product,) = found_in(Path(sys.argv[1]), "sm_90a")
+with GpuTimer(GPUS["sm_90a"]) as timer:
+    print(min(timer.seconds(s.kernel) for s in product.samples))
+"""
+
+
+def found_in(path: Path, arch: str = "sm_90") -> list[TunedContraction]:
     """The products of the model, with all tiles that would be measured."""
-    options = Options(target="cuda", arch=("sm_90",), verify=False, cache_dir=str(CACHE))
+    options = Options(target="cuda", arch=(arch,), verify=False, cache_dir=str(CACHE))
     with opened(path, options, Calls(), lambda what, facts: None) as context:
         b = run(context, Calls(), "schedule", lambda step, b: None)
         return list(contractions(context, b, {}))
@@ -97,6 +109,29 @@ def test_tiles_are_measured_and_the_fastest_is_taken(path: Path, tmp_path: Path)
     faster = times[best] <= 0.97 * times[usual]
     assert [(f["instead_of"], f["schedule"]) for f in found["faster_schedules"]] == [(usual, best)] * faster
     assert (tmp_path / "product.onnx").exists() and Path(found["lock"]).exists()
+
+
+def test_tiles_to_which_boxes_come_are_given_tensor_maps(tmp_path: Path) -> None:
+    """Rows that nothing normalizes before, for sm_90a."""
+    whole = model()
+    nodes = [n for n in whole.graph.node if n.op_type != "LayerNormalization"]
+    nodes[0].input[0] = "x"
+    graph = helper.make_graph(nodes, "product", whole.graph.input, whole.graph.output, whole.graph.initializer[:2])
+    onnx.save(helper.make_model(graph, opset_imports=whole.opset_import, ir_version=9), tmp_path / "product.onnx")
+    (product,) = found_in(tmp_path / "product.onnx", "sm_90a")
+    texts = {name: device_text(s.kernel, name) for s in product.samples if (name := symbol_of(s.kernel))}
+    assert any("copy_box" in text for text in texts.values())
+    kernels = library_of("".join(texts.values()), "tuned")
+    (tmp_path / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
+    log = tmp_path / "calls"
+    env = {**os.environ, "DRIVER_LOG": str(log), "LD_LIBRARY_PATH": str(tmp_path), "DRIVER_KERNELS": str(kernels)}
+    done = subprocess.run([sys.executable, "-c", TIMED, str(tmp_path / "product.onnx")], env=env, cwd=ROOT, check=True,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert float(done.stdout) > 0
+    calls = log.read_text().splitlines()
+    assert not [c for c in calls if c.startswith("refused")]
+    assert [c for c in calls if c.startswith("map")]
+    assert {c.split()[1].rpartition("_")[0] for c in calls if c.startswith("launch")} == set(texts)
 
 
 def test_a_lock_makes_the_kernel_with_its_tile(path: Path, tmp_path: Path) -> None:

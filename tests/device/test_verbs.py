@@ -26,6 +26,7 @@ from onnxfuse.report.result import Result
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.target import device as gpus
 from onnxfuse.verify.verdicts import Verdict
+from tests.caches import own_cache
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
@@ -53,7 +54,8 @@ class Said:
 def built(tmp_path_factory: pytest.TempPathFactory) -> driver_mock.Built:
     folder = tmp_path_factory.mktemp("verbs")
     onnx.save(layer(), folder / "layer.onnx")
-    return driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
+    compiled = {"verify": False, "cache_dir": str(folder / "cache")}
+    return driver_mock.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"), **compiled)
 
 
 def said(built: driver_mock.Built, tmp_path: Path, verb: str, *arguments: str, **environment: str) -> Said:
@@ -110,7 +112,9 @@ def test_of_a_gpu_only_whole_models_are_measured(built: driver_mock.Built, tmp_p
 
 
 def optimized(built: driver_mock.Built, tmp_path: Path, *arguments: str, **environment: str) -> Said:
-    """The layer built again, where there is a device."""
+    """The layer built again of the same kernels, where there is a device; no verdict on it is known."""
+    if not (cache := tmp_path / "cache").exists():
+        own_cache(cache, built.folder / "cache")
     log = tmp_path / "calls"
     env = {
         **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
@@ -118,7 +122,7 @@ def optimized(built: driver_mock.Built, tmp_path: Path, *arguments: str, **envir
     }  # fmt: skip
     command = [sys.executable, "-m", "cli", "optimize", str(built.folder / "layer.onnx"), str(tmp_path / "made.onnx")]
     command += ["--target", "cuda", "--arch", "sm_80", "--arch", "sm_90", "--json"]
-    command += ["--cache-dir", str(tmp_path / "cache"), *arguments]
+    command += ["--cache-dir", str(cache), *arguments]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     calls = log.read_text().splitlines() if log.exists() else []
     return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)

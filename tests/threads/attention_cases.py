@@ -61,7 +61,6 @@ PARTED = (
     Case("two_tiles_float16", separate(F16, 2, 20, 600, 32)),
     *(Case(f"decoding_{t}", separate(t, 3, 1, 1100, 32)) for t in (F32, F16)),
     Case("decoding_few_rows_float16", separate(F16, 2, 5, 1030, 16, 24)),
-    Case("whole_tiles_float16", separate(F16, 2, 40, 1024, 32)),
 )
 TYPED = (
     *(Case(f"window_{t}", windows(t)) for t in (F32, F16, BF16)),

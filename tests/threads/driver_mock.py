@@ -64,13 +64,13 @@ def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tu
 
     calls = Calls(backends={**BACKENDS, "cuda": replace(row, build_library=build)})
     given = {"target": "cuda", "arch": tuple(arch), "calls": calls, "cache_dir": str(CACHE), "strict": True}
-    result = optimize(model, out, **given, **options)
+    result = optimize(model, out, **given | options)
     return result, "".join(s.text for s in seen if architecture(s))
 
 
-def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
+def built_for_gpus(model: Path, folder: Path, arch: Sequence[str], **options: Any) -> Built:
     """The model optimized into a folder that is there."""
-    result, text = optimized(model, folder / "made.onnx", arch)
+    result, text = optimized(model, folder / "made.onnx", arch, **options)
     for name in FILES:
         place = folder / Path(name).parts[0]
         place.mkdir(exist_ok=True)

@@ -11,11 +11,11 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
-from tests.kernels.cases import elementwise, function, movement, operator, row, sample, scan, scatter
+from tests.kernels.cases import elementwise, function, movement, operator, row, sample, scan, scatter, window_column
 from tests.kernels.compiled import Case, check, expected, fed, lowered_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone
-from tests.threads import attention_cases, division_cases, product_cases, size_cases, window_cases
+from tests.threads import attention_cases, division_cases, product_cases, size_cases
 from tests.threads.emulator import compiled, run
 
 TARGET = GPUS["sm_90"]
@@ -35,7 +35,7 @@ TABLES: dict[str, Sequence[Case]] = {
     "sizes": size_cases.CASES,
     "scans": tuple(replace(c, name=f"scan_{c.name}") for c in scan.CASES),
     "scatters": scatter.CASES,
-    "windows": window_cases.CASES,
+    "windows": window_column.CASES,
 }
 
 
@@ -45,7 +45,7 @@ def scheduled(case: Case) -> Kernel | Decision:
     lowered = lowered_of(case)
     if isinstance(lowered, Decision):
         return lowered
-    return schedule(lowered, case.layouts, SMALL if case in window_cases.CASES else TARGET)
+    return schedule(lowered, case.layouts, SMALL if case in window_column.CASES else TARGET)
 
 
 def kernel_of(case: Case) -> Kernel:
@@ -71,7 +71,7 @@ def name_of(case: Case) -> str:
 
 SOME = 16  # one of so many kernels is compiled every time, and all of rows
 OTHERS = [case for table, cases in TABLES.items() if table != "rows" for case in cases]
-WHOLE = (*division_cases.CASES, *window_cases.CASES)
+WHOLE = (*division_cases.CASES, *window_column.CASES)
 USUAL = (*TABLES["rows"], *(case for at, case in enumerate(OTHERS) if at % SOME == 0 or case in WHOLE))
 SELDOM = tuple(case for case in OTHERS if case not in USUAL)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,14 +17,19 @@ import pytest
 from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.cost.gpu import cost_of
 from onnxfuse.ir.dtype import F16
+from onnxfuse.ir.fragments import TENSOR_CORES
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel, Loop, Stmt, all_statements
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Stmt, all_statements
 from onnxfuse.ir.launch import CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
+from onnxfuse.schedule.gpu import scheduler
+from onnxfuse.schedule.gpu.attention import parts, phase
+from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.schedule.gpu.tiles import CoreTile
 from onnxfuse.target import block_shared, gpus_of
 from tests.kernels.cases import function
-from tests.kernels.compiled import Case, check, expected, fed, packed
+from tests.kernels.compiled import Case, check, expected, fed, lowered_of, packed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import alone, compiler
 from tests.threads import emulator
@@ -111,6 +117,16 @@ def test_tiles_of_keys_that_a_causal_mask_hides_are_left_out(name: str) -> None:
     assert "tile" in end, "the loop over keys ends where rows of the block see none"
 
 
+def test_blocks_that_see_most_keys_are_last() -> None:
+    """A GPU begins blocks in order: those that it begins second on a multiprocessor join some that see few keys."""
+    order = {}
+    for causal in (0, 1):
+        kernel = kernel_of(Case(f"order_{causal}", function.attention(12, 12, 1024, 1024, is_causal=causal)))
+        (where,) = [repr(s.value) for s in all_statements(kernel) if isinstance(s, Bind) and s.axis.name == "tile"]
+        order[causal] = where
+    assert "%" in order[0] and "%" not in order[1]
+
+
 def test_what_no_mask_hides_is_not_left_out() -> None:
     (end,) = key_tiles(kernel_of(Case("many_keys", separate(F16, 12, 300, 700, 64))))
     assert "tile" not in end
@@ -181,10 +197,29 @@ def test_each_barrier_left_out_is_found() -> None:
 
 def test_keys_and_values_come_in_the_background_and_are_waited_for() -> None:
     """Those of the first tile, and of the next one while one is multiplied; what is left out is found."""
-    kernel = kernel_of(next(c for c in TYPED if c.name == "whole_tiles_float16"))
+    kernel = kernel_of(Case("copied", separate(F16, 12, 1024, 1024, 64)))
     assert sum(isinstance(s, CopyAsync) for s in all_statements(kernel)) == 4
     assert verify(without(kernel, 0)) != ()
     assert verify(without(kernel, 0, Wait(0))) != ()
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("keys", [192, 150])
+def test_tiles_that_come_in_the_background_are_right(keys: int) -> None:
+    """Of 150 keys the values are stored by threads, zeros behind the last."""
+    case = Case(f"in_background_{keys}", separate(F16, 2, 40, keys, 32))
+    core = next(c for c in TENSOR_CORES if c.left.dtype == F16)
+    tile = CoreTile(64, 64, 32, 32, 1, core, stages=2)
+    scheduler._scheduled.cache_clear()  # it knows nothing of the patches below
+    with patch.object(phase, "tile_of", lambda *_: tile), patch.object(parts, "tile_of", lambda *_: tile):
+        kernel = schedule(lowered_of(case), case.layouts, TARGET)
+    scheduler._scheduled.cache_clear()
+    assert isinstance(kernel, Kernel) and verify(kernel) == ()
+    assert sum(isinstance(s, CopyAsync) for s in all_statements(kernel)) == (4 if keys == 192 else 2)
+    (out,) = kernel.outputs
+    for seed in (1, 2):
+        (made,) = emulator.run(kernel, case.name, fed(kernel, case, 0), seed=seed)
+        check(made, F16, *expected(case, 0)[out.value])
 
 
 def without(kernel: Kernel, number: int, what: Stmt = Sync("block")) -> Kernel:  # noqa: B008  # frozen

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu.images_cache import image
+from benchmarks.gpu.cases.images_cache import image
 from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.resources import Image

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.gpu.images_cache import FOLDER, image, key, stored
+from benchmarks.gpu.cases.images_cache import FOLDER, image, key, stored
 from benchmarks.gpu.jobs.cases import Kind, kinds
 from onnxfuse.cost.gpu import cost_of, kernel_seconds, library_seconds
 from onnxfuse.cost.gpu_products import BlockTile, Sizes, seconds_of, tiles_of

@@ -20,18 +20,23 @@ from onnxfuse.target import COPIES_SINCE, CORES_SINCE, MOST_DEPTH, Gpu, block_sh
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
 SHARERS = 4  # lanes of a warp that have elements of a row in a fragment of sums
+OPERATIONS = 256  # of float32 of a multiprocessor in a cycle
 ROWS_EACH = 4  # of a team, whose reductions are under way at a time
 KEYS = (64, 32, 16)  # at a time
 DEEP = 64  # of a head
 MOST_ROWS_EACH = 4  # of a thread
 MOST_WHOLE = 512  # keys that are one tile
 MOST_SUMS = 80  # registers of a thread for scores and sums
-STAGES = 2  # of keys and values that are only copied
+STAGES = 2  # of keys and values that are only copied, where no other warp is waited for within a tile
 
 # Roughly, in cycles of a multiprocessor, whose four schedulers each issue one instruction of a warp at a time.
 READ, BARRIER, STEP, SHUFFLE = 700.0, 60.0, 35.0, 30.0  # waits: for memory, others, a product, another lane
 ALONE = 2.0  # cycles of an instruction of a warp that has a scheduler for itself
-COPIED, COMPUTED, SCORED, POWERED, REDUCED, MULTIPLIED, SCALED = 8, 33, 14, 14, 40, 3, 8  # instructions
+COPIED, COMPUTED, SCORED, POWERED, REDUCED = 8, 33, 14, 14, 40  # instructions
+# Of tensor cores, fitted to 64 kernels on an H200, right within 13 % with 2 us for begin and end: cycles
+# of a multiprocessor for each element of a lane, each lane that shares a row, each access on the way to shared memory
+# besides, and a tile; what a tile waits; and the share of the second cache's rate that comes.
+ELEMENT, SHARED_ROW, STORED, TILE, TILE_WAITS, L2_SHARE = 27, 17, 6, 116, 290, 0.72
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +95,15 @@ class AttentionTile(ABC):
         issued, _ = self.products
         return self.staged(self.rows, each) + tiles * (self.staged(2 * self.keys, each) + issued)
 
+    def cycles(self, blocks: int, rounds: int, tiles: int, each: float) -> float:
+        """Cycles of a multiprocessor that goes through so many blocks in rounds, with tiles of keys each."""
+        issued, waited = self.instructions(tiles, each), self.waits(tiles)
+        return max(rounds * (issued * ALONE + waited), blocks * issued)
+
     def waits(self, tiles: int) -> float:
         """Cycles that a warp waits for memory, other threads, and products; queries come with the first keys."""
         _, waited = self.products
-        return (1 if self.in_background else tiles) * READ + tiles * waited
-
-    @property
-    def in_background(self) -> bool:
-        """Whether all keys and values but the first come while others are multiplied."""
-        return False
+        return tiles * (READ + waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +211,13 @@ class CoreTile(AttentionTile):
     def products(self) -> tuple[float, float]:
         """Instructions of a warp for products with a tile of keys, and cycles that these wait."""
         depth, keys = self.depth // self.core.k, self.keys // self.core.k
-        multiplied = MULTIPLIED * (depth * self.keys_each + keys * self.columns_each)
-        made = self.keys_each * 4 * (SCORED + POWERED) + self.columns_each * SCALED + 2 * SHARERS * self.wide + REDUCED
-        return multiplied + made, READ / 2 + (4 if self.wide > 1 else 2) * BARRIER + (depth + keys) * STEP
+        multiplied = depth * self.keys_each + keys * self.columns_each
+        return multiplied + ELEMENT * 4 * self.keys_each + SHARED_ROW * SHARERS * self.wide + TILE, TILE_WAITS
+
+    def cycles(self, blocks: int, rounds: int, tiles: int, each: float) -> float:
+        """Cycles of a multiprocessor: warps beside each other hide what one of them waits for."""
+        issued, waited = self.products
+        return tiles * max(blocks * (self.staged(2 * self.keys, each + STORED) + issued), rounds * waited)
 
     @property
     def in_background(self) -> bool:
@@ -312,8 +321,8 @@ def _core_tiles(depth: int, columns: int, keys: int | None, core: Core, stages: 
             if n % core.k or n % (core.n * wide) or columns % (core.n * wide):
                 continue
             if n in KEYS or each * core.sums.registers <= MOST_SUMS:
-                several = range(stages, 0, -1) if n < (keys or n + 1) else (1,)
-                yield from (CoreTile(core.m * warps // wide, n, depth, columns, wide, core, s) for s in several)
+                count = stages if wide == 1 and n < (keys or n + 1) else 1
+                yield CoreTile(core.m * warps // wide, n, depth, columns, wide, core, count)
 
 
 def padded_to(count: int, multiple: int) -> int:
@@ -326,14 +335,16 @@ def tile_cost(
 ) -> float:
     """Roughly how many cycles a tile takes: blocks of a multiprocessor run side by side as far as they fit.
 
-    Each waits for memory and barriers, and has instructions to issue, which those beside it wait for.
+    Each waits for memory and barriers, has instructions to issue, which those beside wait for, and reads all keys and
+    values.
     """
     rows, keys = rows or 4 * t.rows, keys or 4 * t.keys
     row_blocks, key_blocks = -(-rows // t.rows), -(-keys // t.keys)
     blocks = -(-(batch or target.sms) * row_blocks // target.sms)  # of a multiprocessor
     fit = max(1, min(t.resident, target.shared_bytes // t.bytes(once=key_blocks == 1)))
-    issued, waited = t.instructions(key_blocks, each), t.waits(key_blocks)
-    return max(-(-blocks // fit) * (issued * ALONE + waited), blocks * issued)
+    read = (batch or target.sms) * row_blocks * keys * (t.depth + t.columns) * t.dtype.bytes
+    reading = read / (target.l2_gbps * L2_SHARE) * target.gflops / (target.sms * OPERATIONS)
+    return max(t.cycles(blocks, -(-blocks // fit), key_blocks, each), reading)
 
 
 def ragged(extent: Index, tile: int) -> bool:

@@ -133,7 +133,10 @@ class Block(ABC):
     def phase(self, target: Gpu) -> Phase:
         """The phase."""
         t = self.tile
-        over = (*self.a.batch, axis("tile", self.row_tiles), *([self.parts.axis] if self.parts is not None else []))
+        tile = axis("tile", self.row_tiles)
+        # Blocks that see more keys come last, to multiprocessors whose first ones see few.
+        tiles = (*self.a.batch, tile) if self.seen_tiles() == self.own_tiles else (tile, *self.a.batch)
+        over = (*tiles, *([self.parts.axis] if self.parts is not None else []))
         extents = tuple(x.extent for x in over)
         blocks = product(extents)
         block = Axis("block", blocks)

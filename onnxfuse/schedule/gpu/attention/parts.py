@@ -98,7 +98,7 @@ def number_of(axes: tuple[Axis, ...]) -> Index:
 
 
 def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
-    """The parts of an attention whose blocks would leave multiprocessors idle; None where they would cost more.
+    """The parts of an attention whose blocks would leave half of a GPU idle; None where they would cost more.
 
     Tiles of keys mostly wait, so that a multiprocessor has several blocks; parts take one more kernel.
     """
@@ -108,6 +108,8 @@ def parts_of(a: Attention, target: Gpu) -> KeySplits | None:
         return None
     blocks = batch.constant * -(-rows.constant // tile.rows)
     tiles = -(-(keys.constant or USUAL_KEYS) // tile.keys)
+    if 2 * blocks > target.sms:
+        return None
     count = 1
     while 2 * count <= min(MOST_PARTS, SIDE_BY_SIDE * target.sms // max(blocks, 1), tiles // FEWEST_TILES):
         count *= 2
