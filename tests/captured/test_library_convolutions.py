@@ -79,7 +79,8 @@ class Wanted:
         y = b.node("Add", y, b.input("b", self.filters[0], *ones, dtype=self.dtype)) if self.bias else y
         shape = (self.image[0], *self.made[1:])
         y = b.node("Add", b.input("r", *shape, dtype=self.dtype), y) if self.residual else y
-        return b.graph(b.node(self.activation, y) if self.activation else b.node("Identity", y))
+        ends = (b.constant(x, self.dtype.numpy) for x in (0.0, 6.0)) if self.activation == "Clip" else ()
+        return b.graph(b.node(self.activation or "Identity", y, *ends))
 
     def numpy(self, given: dict[str, Array]) -> Array:
         """In float64."""
@@ -96,7 +97,7 @@ class Wanted:
             y[:, g * per : (g + 1) * per] += np.einsum("nc...,kc->nk...", mine, part)
         y = y + given.get("b", np.float64(0)) + given.get("r", np.float64(0))
         six = np.clip(y + 3, 0, 6) / 6
-        return {"": y, "Relu": np.maximum(y, 0), "HardSwish": y * six}[self.activation]
+        return {"": y, "Relu": np.maximum(y, 0), "HardSwish": y * six, "Clip": np.clip(y, 0, 6)}[self.activation]
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -187,6 +188,7 @@ TURNED = (
     (Wanted("both", last=()), [False, True, False]),
     (Wanted("residual", last=("x", "y"), residual=True), [True, False]),
     (Wanted("activation", activation="HardSwish"), [True, False]),
+    (Wanted("cut_off", activation="Clip"), [True, False]),
     (Wanted("without_bias", bias=False), [True, False]),
     (Wanted("activation_of_all", last=(), activation="HardSwish", residual=True), [False, True, False]),
     (Wanted("line", filters=(24, 16, 5), last=(), **LINE), [False, True, False]),
