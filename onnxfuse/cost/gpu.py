@@ -129,9 +129,8 @@ def library_seconds(
 
 
 def convolution_seconds(operations_: float, moved: float, dtype: DType, target: Gpu) -> float:
-    """Seconds of a convolution by cuDNN, all channels last, with its epilogue; float32 is not rounded."""
-    peak = target.tensor_gflops if dtype.bits == 16 else target.gflops
-    return _multiplying(operations_, peak * PRODUCTS, moved, target) + EPILOGUE_US * 1e-6
+    """Seconds of a convolution by cuDNN, all channels last, with its epilogue; float32 is rounded."""
+    return _multiplying(operations_, _peak([dtype], target) * PRODUCTS, moved, target) + EPILOGUE_US * 1e-6
 
 
 def group_seconds(

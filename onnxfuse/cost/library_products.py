@@ -20,7 +20,8 @@ from onnxfuse.ir.index import Axis
 from onnxfuse.ir.launch import Activation
 from onnxfuse.ir.scalar import Apply, Const, Load, Scalar, variable
 
-SAMPLES = np.linspace(-6.0, 6.0, 97)
+FAR = (8.0, 30.0, 1e3, 6e4)  # where a function that is cut off, as ReLU at 6, is told from one that is not
+SAMPLES = np.array([*np.linspace(-6.0, 6.0, 97), *FAR, *(-x for x in FAR)])
 APART = 1e-4  # from an activation: constants may be rounded to 16 bits; both forms of GELU are 4.7e-4 apart
 MARK = variable("%core", F32)
 

@@ -24,7 +24,6 @@ from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDO
 from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import LIBRARY_SINCE, Gpu
 
-BITS = 16  # float32 stays with the runtime, which rounds it to TF32
 LEAST = 0.5e-6  # seconds that a convolution has to save, so that the model may be a little wrong
 
 
@@ -79,7 +78,7 @@ class _Selection:
             return None
         (d,) = kind.definitions
         c = convolution_of(without_unit_axes(d), {v: t.shape for v, t in self.graph.types.items() if t is not None})
-        if c is None or c.weights.source not in self.graph.constants or c.weights.dtype.bits != BITS or c.groups > 1:
+        if c is None or c.weights.source not in self.graph.constants or c.groups > 1:
             return None
         try:
             tensors = {v: tensor_of(self.graph, v, {}) for v in (*n.inputs, *n.outputs) if v}

@@ -19,10 +19,11 @@ OUTPUT = ctypes.CFUNCTYPE(
     ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_int, ctypes.POINTER(ctypes.c_int64), ctypes.c_int
 )
 SCRATCH = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_size_t)
+TOLD = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.POINTER(Host))
 ASKED = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host))
 Host._fields_ = (
     ("output", OUTPUT), ("scratch", SCRATCH), ("parallel", ctypes.c_void_p), ("cores", ctypes.c_int),
-    ("stream", ASKED), ("waits", ctypes.c_bool),
+    ("stream", ASKED), ("waits", ctypes.c_bool), ("rounds", TOLD),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Times of windows on a GPU, as they were measured on an H100, and how many results a thread has."""
+"""Times of windows on a GPU, as they were measured, and how many results a thread has."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from onnxfuse.cost.gpu_windows import WARM, WindowSizes, best_height, seconds_of
 from onnxfuse.target import gpus_of
 
 H100 = gpus_of(("sm_90",), graph=True)[0]
-MEASURED = [  # channels, side of results, taps, step, results of a thread, microseconds with the boundary
-    (96, 56, 7, 1, 4, 3.7),
-    (96, 56, 7, 1, 8, 3.4),
+BETWEEN = 0.5  # microseconds between two kernels there
+MEASURED = [  # channels, side of results, taps, step, results of a thread, microseconds on an H200 in float16
+    (96, 56, 7, 1, 1, 6.3),
+    (96, 56, 7, 1, 4, 3.6),
+    (96, 56, 7, 1, 14, 3.4),
     (192, 28, 7, 1, 4, 2.8),
-    (192, 28, 7, 1, 14, 3.8),
-    (384, 14, 7, 1, 7, 3.1),
-    (32, 112, 3, 1, 4, 2.0),
-    (144, 56, 3, 1, 1, 3.1),
-    (96, 56, 3, 2, 4, 2.4),
+    (384, 14, 7, 1, 2, 2.4),
+    (768, 7, 7, 1, 1, 2.3),
+    (32, 112, 3, 1, 1, 4.1),
+    (32, 112, 3, 1, 4, 2.1),
+    (96, 56, 3, 2, 4, 2.0),
     (960, 7, 3, 1, 1, 1.3),
-    (240, 28, 5, 1, 7, 2.4),
+    (240, 28, 5, 1, 4, 2.2),
 ]
 
 
@@ -27,7 +29,7 @@ def test_predicted_times_are_near_those_measured(
     channels: int, side: int, taps: int, step: int, tall: int, us: float
 ) -> None:
     sizes = WindowSizes(channels * side * side, side, taps, taps, step, 1, 1, 1)
-    found = seconds_of(sizes, tall, H100, fetched=WARM) * 1e6 + H100.boundary_us
+    found = seconds_of(sizes, tall, H100, fetched=WARM) * 1e6 + BETWEEN
     assert us / 1.25 < found < us * 1.25
 
 

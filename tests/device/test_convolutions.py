@@ -118,13 +118,21 @@ def test_without_a_device_the_bodies_are_right(built: Block, tmp_path: Path) -> 
         np.testing.assert_allclose(got.astype(np.float32), built.wanted.astype(np.float32), rtol=0, atol=LIMIT)
 
 
-def test_float32_stays_with_the_runtime(tmp_path: Path) -> None:
-    """It rounds to TF32, which is faster than float32 itself."""
+def test_float32_is_by_the_library_too(tmp_path: Path) -> None:
+    """Not rounded, as a provider of host memory does not say that it rounds."""
     model = block()
     for each in (*model.graph.input, *model.graph.output):
         each.type.tensor_type.elem_type = TensorProto.FLOAT
     for t in model.graph.initializer:
         t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float32), t.name))
     onnx.save(model, tmp_path / "single.onnx")
-    result, _ = driver_mock.optimized(tmp_path / "single.onnx", tmp_path / "made.onnx", ("sm_90",))
-    assert not [g for g in result.groups if "Conv" in g.ops]
+    made = driver_mock.built_for_gpus(tmp_path / "single.onnx", tmp_path, ("sm_90",))
+    x = np.random.default_rng(1).normal(size=(2, 3, 2 * SIZE, 2 * SIZE)).astype(np.float32)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    session = onnxruntime.InferenceSession(tmp_path / "single.onnx", providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": x})
+    found = driver_mock.ran(made, tmp_path / "inputs.npz", tmp_path, library=True, **ON_HOST)
+    for got in found.outputs:
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+    calls = [c for c in found.calls if c.startswith(CALLS)]
+    assert [c.split()[-1] for c in calls if c.startswith("convolution")] == ["3"] * 8

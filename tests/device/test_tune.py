@@ -112,12 +112,13 @@ def test_tiles_are_measured_and_the_fastest_is_taken(path: Path, tmp_path: Path)
 
 
 def test_tiles_to_which_boxes_come_are_given_tensor_maps(tmp_path: Path) -> None:
-    """Rows that nothing normalizes before, for sm_90a."""
-    whole = model()
-    nodes = [n for n in whole.graph.node if n.op_type != "LayerNormalization"]
-    nodes[0].input[0] = "x"
-    graph = helper.make_graph(nodes, "product", whole.graph.input, whole.graph.output, whole.graph.initializer[:2])
-    onnx.save(helper.make_model(graph, opset_imports=whole.opset_import, ir_version=9), tmp_path / "product.onnx")
+    """Many rows that nothing normalizes before, for sm_90a."""
+    w = np.random.default_rng(0).normal(size=(768, 512)).astype(np.float16)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, s) for n, s in (("x", [130, 768]), ("y", [130, 512]))]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    graph = helper.make_graph(nodes, "product", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "product.onnx")
     (product,) = found_in(tmp_path / "product.onnx", "sm_90a")
     texts = {name: device_text(s.kernel, name) for s in product.samples if (name := symbol_of(s.kernel))}
     assert any("copy_box" in text for text in texts.values())

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C++ compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
-ROWS, WIDTH, HIDDEN = 130, 256, 512
+ROWS, WIDTH, HIDDEN = 130, 768, 768
 
 
 def feed_forward() -> onnx.ModelProto:

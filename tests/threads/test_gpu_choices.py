@@ -21,6 +21,7 @@ from onnxfuse.ir.launch import Sync
 from onnxfuse.ir.scalar import Apply, Const, Load
 from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.gpu.split_reductions import ORDERED
+from onnxfuse.schedule.gpu.windows import SUMS
 from onnxfuse.schedule.passes.block_reductions import PARTS
 from onnxfuse.target import block_shared
 from tests.kernels.cases import elementwise
@@ -321,15 +322,17 @@ def test_reductions_of_a_block_take_a_barrier_each(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_windows_have_a_thread_each(stride: int) -> None:
-    """Threads side by side read elements that are close; those of one window are in several lines."""
+def test_windows_below_each_other_have_a_thread(stride: int) -> None:
+    """Threads side by side read elements that are close, and each one those of its windows once."""
     b = Build(20)
     how = {"kernel_shape": (3, 3), "strides": (stride, stride), "pads": (1, 1, 1, 1)}
     kernel = kernel_of(f"pool_{stride}", b.graph(b.node("MaxPool", b.input("x", 1, 64, 112, 112), **how)))
     (phase,) = kernel.phases
     assert phase.launch is not None
     grid, block = phase.launch.grid.constant, phase.launch.block.constant
-    assert grid is not None and block is not None and grid * block == 64 * (112 // stride) ** 2
+    (tall,) = (b.size.constant for b in phase.locals if b.name == SUMS)
+    assert grid is not None and block is not None and tall is not None and tall > 1
+    assert grid * block * tall == 64 * (112 // stride) ** 2
 
 
 def factors(kernel: Kernel) -> set[float]:

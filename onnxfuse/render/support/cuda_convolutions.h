@@ -1,6 +1,7 @@
 // Convolutions by cuDNN with bias, residual and ReLU: opened by dlopen, nothing of it is linked. Where it is not there, or
 // does not take the operands, the caller launches a kernel of its own. Nothing here waits, or allocates memory of the device,
-// once a kernel is prepared. All tensors are channels last; sums are float32, and float32 is not rounded to TF32.
+// once a kernel is prepared. All tensors are channels last; sums are float32, and float32 is rounded to TF32 where the session
+// lets the runtime do so.
 #pragma once
 #include "cuda_host.h"
 
@@ -45,7 +46,7 @@ struct Dnn {
 };
 
 enum { kChannelsLast = 1, kCorrelation = 1, kIdentity = 5, kKeepsNans = 1 };  // of cuDNN's enumerations
-enum { kFloat = 0, kTensorMath = 1, kPlainMath = 3, kPrecomputed = 1 };      // types, kinds of math, an algorithm
+enum { kFloat = 0, kRoundedMath = 0, kTensorMath = 1, kPlainMath = 3, kPrecomputed = 1 };  // types, math, an algorithm
 enum { kTries = 4, kMostSpace = 64 << 20, kMostShapes = 8, kAsked = 8, kAligned16 = 16 };
 
 inline Dnn opened_dnn() {
@@ -93,6 +94,7 @@ struct Choice {  // an algorithm, and what it takes
 struct Filtering {
   int device;
   i64 rows;
+  bool rounds;
   size_t workspace;
 };
 
@@ -100,6 +102,7 @@ struct Filtering {
 struct Described {
   int device;
   i64 rows;
+  bool rounds;
   Handle x, w, y, bias, how, activation;
   Choice choices[kTries];
   int count, at;
@@ -130,6 +133,10 @@ inline bool tensor(const Dnn& d, Handle* out, int type, int n, int c, int h, int
   return !d.cudnnCreateTensorDescriptor(out) && !d.cudnnSetTensor4dDescriptor(*out, kChannelsLast, type, n, c, h, w);
 }
 
+inline int math_of(const Convolution& c, bool rounds) {
+  return c.type != kFloat ? kTensorMath : rounds ? kRoundedMath : kPlainMath;
+}
+
 inline bool described(const Dnn& d, const Convolution& c, Described* s) {
   const int n = (int)s->rows;
   return tensor(d, &s->x, c.type, n, c.channels, c.size[0], c.size[1]) &&
@@ -140,7 +147,7 @@ inline bool described(const Dnn& d, const Convolution& c, Described* s) {
          !d.cudnnSetConvolution2dDescriptor(s->how, c.pads[0], c.pads[1], c.strides[0], c.strides[1], c.dilations[0],
                                             c.dilations[1], kCorrelation, kFloat) &&
          !d.cudnnSetConvolutionGroupCount(s->how, c.groups) &&
-         !d.cudnnSetConvolutionMathType(s->how, c.type == kFloat ? kPlainMath : kTensorMath) &&
+         !d.cudnnSetConvolutionMathType(s->how, math_of(c, s->rounds)) &&
          !d.cudnnCreateActivationDescriptor(&s->activation) &&
          !d.cudnnSetActivationDescriptor(s->activation, c.activation, kKeepsNans, 0.0);
 }
@@ -157,36 +164,36 @@ inline void ask(const Dnn& d, Handle handle, const Convolution& c, Described* s)
   for (int i = 0; i < found && s->count < kTries - 1; ++i) {
     const Performance& p = said[i];
     if (p.status || p.memory > kMostSpace || (one && p.algorithm != kPrecomputed)) continue;
-    const bool rounds = c.type == kFloat && p.math != kPlainMath;
-    if (rounds) continue;
+    if (c.type == kFloat && !s->rounds && p.math != kPlainMath) continue;
     s->choices[s->count++] = {p.algorithm, p.math, p.memory};
     there = there || p.algorithm == kPrecomputed;
   }
   size_t memory = 0;
   if (!there && !d.cudnnGetConvolutionForwardWorkspaceSize(handle, s->x, s->w, s->how, s->y, kPrecomputed, &memory) &&
       memory <= kMostSpace)
-    s->choices[s->count++] = {kPrecomputed, c.type == kFloat ? kPlainMath : kTensorMath, memory};
+    s->choices[s->count++] = {kPrecomputed, math_of(c, s->rounds), memory};
 }
 
 // A shape on a device, looked for once; null: a kernel is launched instead. The convolution is busy meanwhile.
-inline Described* shape_of(Convolution& c, int device, i64 rows) {
+inline Described* shape_of(Convolution& c, int device, i64 rows, bool rounds) {
   const Dnn& d = dnn();
   if (!d.there || rows <= 0 || device < 0 || device >= kMostDevices) return nullptr;
   Handle handle = dnn_handles[device].load(std::memory_order_acquire);
   if (!handle) return nullptr;
   for (int i = 0; i < c.count; ++i)
-    if (c.shapes[i].device == device && c.shapes[i].rows == rows) return c.shapes + i;
+    if (c.shapes[i].device == device && c.shapes[i].rows == rows && c.shapes[i].rounds == rounds) return c.shapes + i;
   Described& s = c.shapes[c.next];
   if (c.count == kMostShapes) forget(d, s);
   s = Described{};
-  s.device = device, s.rows = rows;
+  s.device = device, s.rows = rows, s.rounds = rounds;
   ask(d, handle, c, &s);
   c.next = (c.next + 1) % kMostShapes;
   if (c.count < kMostShapes) c.count++;
   return &s;
 }
 
-// Before the first run of a node on a device: the library's handle, and algorithms where the number of images is known.
+// Before the first run of a node on a device: the library's handle, and algorithms where the number of images is known. Whether
+// a session rounds is known in its runs; most do.
 inline void prepare(Convolution& c, int device, i64 rows) {
   const Driver& driver_ = driver();
   const Dnn& d = dnn();
@@ -201,16 +208,16 @@ inline void prepare(Convolution& c, int device, i64 rows) {
     if (!handle && d.cudnnCreate(&handle) == 0) dnn_handles[here].store(handle, std::memory_order_release);
   }
   Lock lock(c.busy);
-  shape_of(c, here, rows);
+  shape_of(c, here, rows, c.type == kFloat);
 }
 
 // What a run has to know, workspace among it; false: a kernel is launched instead.
 inline bool algorithm_of(Host* host, Convolution& c, i64 rows, Filtering* out) {
   Handle stream = nullptr;
-  *out = Filtering{0, rows, 0};
+  *out = Filtering{0, rows, c.type == kFloat && host->rounds(host), 0};
   if (stream_of(host, &stream) || driver().cuCtxGetDevice(&out->device)) return false;
   Lock lock(c.busy);
-  const Described* s = shape_of(c, out->device, rows);
+  const Described* s = shape_of(c, out->device, rows, out->rounds);
   for (int i = s ? s->at : 0; s && i < s->count; ++i)
     if (s->choices[i].memory > out->workspace) out->workspace = s->choices[i].memory;
   return s && s->at < s->count;
@@ -226,7 +233,7 @@ inline bool computed(Host* host, Convolution& c, const Operands& o, const Filter
   if (stream_of(host, &stream)) return false;
   const Dnn& d = dnn();
   Lock lock(c.busy);
-  Described* s = shape_of(c, known.device, known.rows);
+  Described* s = shape_of(c, known.device, known.rows, known.rounds);
   if (!s) return false;
   Lock one_stream(dnn_busy[known.device]);
   Handle handle = dnn_handles[known.device].load(std::memory_order_acquire);

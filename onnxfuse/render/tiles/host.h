@@ -29,6 +29,7 @@ struct Host {
   // For GPU kernels: the stream that they are launched on, and whether the run has to synchronize with it.
   void* (*stream)(Host*);
   bool waits;
+  bool (*rounds)(Host*);  // whether the session lets float32 be rounded to TF32
 };
 
 // One run of a kernel. Returns null on success, otherwise a message for the user, valid until the thread's next failure.

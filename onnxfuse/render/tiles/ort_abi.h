@@ -80,6 +80,8 @@ constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
 constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStream{};  // null on the CPU
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
+// What a provider's stream has, by number; an error where it has none.
+constexpr Slot<265, Status*(const KernelContext*, int version, int number, void** out)> GetResource{};
 constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};
 // Memory that runs on other streams do not get before this one is done with it; freed by an allocator of the same info.
 constexpr Slot<277, Status*(const KernelContext*, const MemoryInfo*, size_t bytes, void** out)> GetScratchBuffer{};

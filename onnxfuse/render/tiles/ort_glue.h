@@ -187,6 +187,15 @@ inline void* call_stream(Host* host) {
   return stream;
 }
 
+// The option use_tf32 of the CUDA provider, which has one byte; a provider that does not say rounds nothing.
+inline bool call_rounds(Host* host) {
+  enum { kVersion = 3, kUseTf32 = 10011 };  // of CudaResource
+  void* said = nullptr;
+  ort::Status* status = ort::GetResource(runtime.api)(static_cast<Call*>(host)->context, kVersion, kUseTf32, &said);
+  if (status) ort::ReleaseStatus(runtime.api)(status);
+  return !status && (reinterpret_cast<uintptr_t>(said) & 0xff);
+}
+
 inline void* call_scratch(Host* host, size_t bytes) {
   Call* call = static_cast<Call*>(host);
   const size_t kAlign = agreed::ALIGNMENT;
@@ -254,6 +263,7 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
   call.parallel = call_parallel;
   call.cores = runtime.cores;
   call.stream = call_stream;
+  call.rounds = call_rounds;
   call.instance = static_cast<const Instance*>(instance);
   call.waits = call.instance->on_host;
   call.context = context;

@@ -18,7 +18,7 @@ namespace {
 
 enum { OK = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };  // cudnnStatus_t of cuDNN 9
 enum { SINGLE = 0, HALF = 2, BRAIN = 9, LAST = 1, CORRELATION = 1 };
-enum { TENSOR_MATH = 1, PLAIN_MATH = 3, RELU = 1, IDENTITY = 5, GEMM = 0, PRECOMPUTED = 1, WORKSPACE = 4096, ALIGNED = 16 };
+enum { ROUNDED_MATH = 0, TENSOR_MATH = 1, PLAIN_MATH = 3, RELU = 1, IDENTITY = 5, GEMM = 0, PRECOMPUTED = 1, WORKSPACE = 4096, ALIGNED = 16 };
 
 struct Handle {
   void* stream = nullptr;
@@ -90,7 +90,8 @@ const char* wrong(const Tensor* x, const Filter* w, const Convolution* c, const 
   if (x->type != w->type || x->type != y->type) return "tensors of several types";
   if (x->type != SINGLE && x->type != HALF && x->type != BRAIN) return "a type that it has no convolutions of";
   if (c->compute != SINGLE) return "sums that are not float32";
-  if (c->math != (x->type == SINGLE ? PLAIN_MATH : TENSOR_MATH)) return "another kind of math";
+  const bool known = x->type == SINGLE ? c->math == PLAIN_MATH || c->math == ROUNDED_MATH : c->math == TENSOR_MATH;
+  if (!known) return "another kind of math";
   if (c->groups < 1 || x->c != w->c * c->groups || w->k % c->groups) return "channels that do not make the groups";
   if (y->n != x->n || y->c != w->k) return "a result of other images or channels";
   const int have[] = {x->h, x->w}, window[] = {w->h, w->w}, made[] = {y->h, y->w};
@@ -113,12 +114,21 @@ const char* not_callable(Handle* handle, const Tensor& x, const void* xs, const 
   return nullptr;
 }
 
+// float32 as TF32 has it, with 10 bits behind the point.
+float rounded(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+  return memcpy(&value, &bits, 4), value;
+}
+
 // Queues what a call computes: all tensors channels last.
 int queue(Handle* handle, Tensor x, const void* xs, Filter w, const void* ws, Convolution c, void* space, size_t size, Tensor y,
           void* ys, const void* zs, float scale, const void* bias, int mode) {
   const std::function<void()> work = [=] {
     if (size) memset(space, 0xff, size);
     const int per = w.k / c.groups;
+    const bool rounds = x.type == SINGLE && c.math == ROUNDED_MATH;
     for (int n = 0; n < y.n; ++n)
       for (int h = 0; h < y.h; ++h)
         for (int v = 0; v < y.w; ++v)
@@ -130,7 +140,10 @@ int queue(Handle* handle, Tensor x, const void* xs, Filter w, const void* ws, Co
                 if (row < 0 || row >= x.h || at < 0 || at >= x.w) continue;
                 const size_t pixel = (((size_t)n * x.h + row) * x.w + at) * x.c + (size_t)(k / per) * w.c;
                 const size_t tap = (((size_t)k * w.h + a) * w.w + b) * w.c;
-                for (int i = 0; i < w.c; ++i) sum += read(xs, x.type, pixel + i) * read(ws, w.type, tap + i);
+                for (int i = 0; i < w.c; ++i) {
+                  const float a_ = read(xs, x.type, pixel + i), b_ = read(ws, w.type, tap + i);
+                  sum += rounds ? rounded(a_) * rounded(b_) : a_ * b_;
+                }
               }
             const size_t to = (((size_t)n * y.h + h) * y.w + v) * w.k + k;
             if (scale != 0) sum += scale * read(zs, y.type, to);
@@ -202,7 +215,7 @@ EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(void* handle, void* x, void* w
   if (said("CUDNN_FINDS", "0")) return *found = 0, NOT_SUPPORTED;
   // One that does not work here, one that rounds float32 to TF32 or needs nothing, and the one that fuses anything.
   out[0] = {7, NOT_SUPPORTED, -1, 0, 1, c->math, {}};
-  out[1] = {GEMM, OK, -1, 0, 1, made->type == SINGLE ? TENSOR_MATH : c->math, {}};
+  out[1] = {GEMM, OK, -1, 0, 1, made->type == SINGLE ? ROUNDED_MATH : c->math, {}};
   out[2] = {PRECOMPUTED, OK, -1, WORKSPACE, 1, c->math, {}};
   return *found = 3, OK;
 }
@@ -222,7 +235,7 @@ EXPORT int cudnnConvolutionForward(void* handle, const void* alpha, void* x_, co
   if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0) return refuse("scales that nobody uses");
   if (const char* why = not_callable(static_cast<Handle*>(handle), x, xs, w, ws, algorithm, space, size, y, ys)) return refuse(why);
   if (!taken(algorithm)) return say("not taken"), NOT_SUPPORTED;
-  say("convolution %d %d %d %d plain algorithm %d", y.n, y.c, y.h, y.w, algorithm);
+  say("convolution %d %d %d %d plain algorithm %d math %d", y.n, y.c, y.h, y.w, algorithm, c.math);
   return queue(static_cast<Handle*>(handle), x, xs, w, ws, c, space, size, y, ys, nullptr, 0, nullptr, IDENTITY);
 }
 EXPORT int cudnnConvolutionBiasActivationForward(void* handle, const void* alpha, void* x_, const void* xs, void* w_,
@@ -244,6 +257,6 @@ EXPORT int cudnnConvolutionBiasActivationForward(void* handle, const void* alpha
   if (reinterpret_cast<uintptr_t>(bias) % ALIGNED || !has(bias, b.count() * bytes(b.type))) return refuse("a bias that is none");
   if (!zs || !has(zs, z.count() * bytes(z.type))) return refuse("a residual that is none");
   if (!taken(algorithm)) return say("not taken"), NOT_SUPPORTED;
-  say("convolution %d %d %d %d mode %d beta %g algorithm %d", y.n, y.c, y.h, y.w, mode, scale, algorithm);
+  say("convolution %d %d %d %d mode %d beta %g algorithm %d math %d", y.n, y.c, y.h, y.w, mode, scale, algorithm, c.math);
   return queue(static_cast<Handle*>(handle), x, xs, w, ws, c, space, size, y, ys, zs, scale, bias, mode);
 }
