@@ -5,8 +5,8 @@
 A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`; beside graphs, in the same turns, the library
 without dependent launches (`plain`), and the original with the provider's option to have images channels last (`nhwc`).
 Ratios are medians of turns, each to the built network. Whoever has the file LOCK has the GPU; what needs only the CPU
-is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name, how
-many, and microseconds, for each side.
+is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name,
+how many, and microseconds, for each side.
 """
 
 from __future__ import annotations
