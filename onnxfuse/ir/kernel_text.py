@@ -83,7 +83,8 @@ def _param(p: Param) -> str:
 
 def _buffer(b: Buffer) -> str:
     at = f" at byte {b.at}" if b.at is not None else ""
-    return f"{b.name}: {b.dtype}[{b.size!r}]{at}"
+    swizzled = ", swizzled" if b.swizzled else ""
+    return f"{b.name}: {b.dtype}[{b.size!r}]{at}{swizzled}"
 
 
 def _listed(values: Iterable[object]) -> str:

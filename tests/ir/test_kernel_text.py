@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.ir import kernel as kernels
 from onnxfuse.ir import launch, tile
 from onnxfuse.ir.dtype import BF16, F16, F64, DType
-from onnxfuse.ir.fragments import TENSOR_CORES, Core
+from onnxfuse.ir.fragments import TENSOR_CORES, Core, WarpgroupCore, warpgroup_core
 from onnxfuse.ir.index import Axis, Index, Symbol
 from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.kernel_text import kernel_lines
@@ -21,6 +21,8 @@ from onnxfuse.ir.scalar import Const, Guard, Scalar
 from tests.kernels.compiled import BUILDS, Case, kernel_of
 from tests.kernels.tables import TABLES
 from tests.threads import product_cases, scheduled
+from tests.threads.test_product_tiles import with_tile
+from tests.threads.warpgroups.test_products import HOPPER, TILES
 from tests.threads.written import WRITTEN
 
 SHOWN = {c for m in (kernels, launch, tile) for c in vars(m).values() if is_dataclass(c) and c.__module__ == m.__name__}
@@ -40,6 +42,7 @@ OTHER: dict[type, Callable[[Any], Any]] = {
     DType: lambda x: F64 if x != F64 else BF16,
     ProductKind: lambda x: DOT_BF16 if x != DOT_BF16 else tile.SINGLE,
     Core: lambda x: next(c for c in TENSOR_CORES if c != x),
+    WarpgroupCore: lambda x: warpgroup_core(x.dtype, 264 - x.n),
     Layout: lambda x: channels_last(4) if not x.steps else Layout(()),
 }
 
@@ -47,6 +50,14 @@ OTHER: dict[type, Callable[[Any], Any]] = {
 def by_a_library(x: str, result: str) -> launch.LibraryProduct:
     """A call for one element of float16 buffers."""
     return launch.LibraryProduct(F16, Index.of(1), 1, 1, x, x, result, (1, 1, 1, 1), x, x, "relu")
+
+
+def by_a_convolution(x: str, result: str) -> launch.LibraryConvolution:
+    """A call for one pixel of float16 buffers."""
+    one = (1, 1)
+    return launch.LibraryConvolution(
+        F16, Index.of(1), 1, one, 1, one, one, one, (0, 0), one, 1, x, x, result, x, x, "relu"
+    )
 
 
 def other(x: Any, name: str) -> Any:
@@ -91,9 +102,11 @@ def sample() -> dict[str, Kernel]:
         assert isinstance(made, Kernel)
         found[name] = made
     tiles = scheduled.kernel_of(next(c for c in product_cases.TILED if c.name == "tiles_float16"))
-    call = by_a_library(tiles.inputs[0].name, tiles.outputs[0].name)
-    by_library = replace(tiles, phases=tuple(replace(p, library=call) for p in tiles.phases))
-    return {**found, "tiles": tiles, "by a library": by_library}
+    names = tiles.inputs[0].name, tiles.outputs[0].name
+    for call in (by_a_library(*names), by_a_convolution(*names)):
+        found[type(call).__name__] = replace(tiles, phases=tuple(replace(p, library=call) for p in tiles.phases))
+    groups = {str(t.values): with_tile(*t.values, HOPPER) for t in TILES}  # type: ignore[arg-type]  # pytest's
+    return {**found, **groups, "tiles": tiles}
 
 
 @pytest.fixture(scope="module")
@@ -112,5 +125,6 @@ def test_every_field_is_in_the_text(planted: dict[str, tuple[Kernel, Kernel]]) -
 
 def test_all_classes_are_there(planted: dict[str, tuple[Kernel, Kernel]]) -> None:
     classes = {path.partition(".")[0] for path in planted}
-    assert {c.__name__ for c in SHOWN} - classes == {"RankedSchedules", "Commit"}, "these have no field that is shown"
+    without = {"RankedSchedules", "Commit", "Asynchronous"}
+    assert {c.__name__ for c in SHOWN} - classes == without, "these have no field that is shown"
     assert {"Tile.rows", "Launch.shared", "Mma.core", "ReduceLoop.scope", f"{Buffer.__name__}.space"} <= set(planted)
