@@ -19,8 +19,8 @@ from benchmarks.gpu.networks.prepare import DECODING
 from benchmarks.gpu.tables import PAGE, replaced
 
 HEAD = (
-    "| network | type, batch | runtime ms | kernels | built ms | kernels | runtime / built | without graphs "
-    "| torch.compile ms | error before, after |\n| --- | --- " + "| ---: " * 8 + "|\n"
+    "| network | type, batch | runtime ms | kernels | built ms | kernels | runtime / built | its images channels last "
+    "| without graphs | torch.compile ms | error before, after | when |\n| --- | --- " + "| ---: " * 9 + "| --- |\n"
 )
 
 
@@ -47,10 +47,10 @@ def _line(name: str, kind: str, entry: Mapping[str, Any], compiled: float | None
     for side, times in (("before", before), ("after", after)):
         kernels = entry.get("kernels", {}).get(side, {}).get("count", "")
         cells += [f"{times['graph_ms']:.3f}" if "graph_ms" in times else "", str(kernels)]
-    cells += [f"{ratio[way]:.2f}" if way in ratio else "" for way in ("graph", "stream")]
+    cells += [f"{ratio[way]:.2f}" if way in ratio else "" for way in ("graph", "nhwc", "stream")]
     cells.append(f"{compiled:.3f}" if compiled is not None else "")
     errors = [side.get("graph_error", side.get("stream_error")) for side in (before, after)]
-    cells.append(", ".join(f"{e:.0e}" for e in errors if e is not None))
+    cells += [", ".join(f"{e:.0e}" for e in errors if e is not None), entry.get("measured", "")]
     return f"| {' | '.join(cells)} |\n"
 
 
