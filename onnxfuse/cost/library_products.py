@@ -22,7 +22,9 @@ from onnxfuse.ir.scalar import Apply, Const, Load, Scalar, variable
 
 FAR = (8.0, 30.0, 1e3, 6e4)  # where a function that is cut off, as ReLU at 6, is told from one that is not
 SAMPLES = np.array([*np.linspace(-6.0, 6.0, 97), *FAR, *(-x for x in FAR)])
-APART = 1e-4  # from an activation: constants may be rounded to 16 bits; both forms of GELU are 4.7e-4 apart
+LIMITS = (1e-7, 65504.0, 1e6, 3e38, np.inf)  # near 0, and where results of any type may be cut off
+EVERYWHERE = np.array([*SAMPLES, *LIMITS, *(-x for x in LIMITS)])
+APART = 1e-4  # from GELU: constants may be rounded to 16 bits; its two forms are 4.7e-4 apart
 MARK = variable("%core", F32)
 
 
@@ -84,24 +86,23 @@ def _added(x: Scalar) -> Iterator[Scalar]:
 
 
 def _activation(x: Scalar) -> Activation | None:
-    """Which function of MARK an expression is, by its values."""
+    """Which function of MARK an expression is, by its values: identity and ReLU exactly, GELU nearly."""
+    exact: Mapping[Activation, npt.NDArray[Any]] = {"": EVERYWHERE, "relu": np.maximum(EVERYWHERE, 0)}
     with np.errstate(all="ignore"):
-        found = np.broadcast_to(_values(x), SAMPLES.shape)
+        found = np.broadcast_to(_values(x, EVERYWHERE), EVERYWHERE.shape)
+        gelu = np.broadcast_to(_values(x, SAMPLES), SAMPLES.shape)
     cube = SAMPLES + 0.044715 * SAMPLES**3
-    rows: Mapping[Activation, npt.NDArray[Any]] = {
-        "": SAMPLES,
-        "relu": np.maximum(SAMPLES, 0),
-        "gelu": 0.5 * SAMPLES * (1 + np.tanh(np.sqrt(2 / np.pi) * cube)),
-    }
-    return next((name for name, wanted in rows.items() if np.abs(found - wanted).max() < APART), None)
+    if np.abs(gelu - 0.5 * SAMPLES * (1 + np.tanh(np.sqrt(2 / np.pi) * cube))).max() < APART:
+        return "gelu"
+    return next((name for name, wanted in exact.items() if np.array_equal(found, wanted)), None)
 
 
-def _values(x: Scalar) -> Any:
-    """The values of a function of MARK at SAMPLES; NaN for what is no arithmetic."""
+def _values(x: Scalar, samples: npt.NDArray[Any]) -> Any:
+    """The values of a function of MARK; NaN for what is no arithmetic."""
     if x == MARK:
-        return SAMPLES
+        return samples
     if isinstance(x, Const):
         return float(x.value)
     if not isinstance(x, Apply) or not x.dtype.floating:
         return np.nan
-    return FUNCTIONS[x.fn].numpy(*map(_values, x.args))
+    return FUNCTIONS[x.fn].numpy(*(_values(each, samples) for each in x.args))

@@ -64,15 +64,18 @@ def ran(driver: dict[str, str], place: Path, where: str, *names: str) -> tuple[l
 
 
 def test_constants_are_asked_for_before_a_kernel_waits() -> None:
-    """Those that are read as a whole: not a table that rows are looked up in, nor what a kernel may store."""
+    """Those that are read as a whole: no table that rows are looked up in, or sliced off, nor what a kernel stores."""
     b = Build(17)
     x, w, bias = b.input("x", 4, 64), b.input("w", 64, 64), b.input("bias", 64)
     table, ids = b.input("table", 100, 64), b.input("ids", 4, dtype=I64)
     y = b.node("Add", b.node("Add", b.node("MatMul", x, w), bias), b.node("Gather", table, ids))
+    places = b.node("Slice", b.input("places", 4096, 64), b.ints(8), b.ints(12), b.ints(0))
+    y = b.node("Add", y, places)
     case = Case("ahead", b.graph(y))
     lowered = lowered_of(case)
     assert not isinstance(lowered, Decision)
-    for arch, constants in (("sm_90", {"w", "bias", "table"}), ("sm_90", set()), ("sm_80", {"w", "bias", "table"})):
+    held = {"w", "bias", "table", "places"}
+    for arch, constants in (("sm_90", held), ("sm_90", set()), ("sm_80", held)):
         kernel = schedule(lowered, case.layouts, GPUS[arch], constants=constants)
         assert isinstance(kernel, Kernel) and verify(kernel) == ()
         names = {p.name: p.value for p in kernel.inputs}

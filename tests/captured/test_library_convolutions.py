@@ -7,7 +7,8 @@ Results are compared with NumPy's, so that layouts, steps, groups and epilogues 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfuse.ir.compose import elements_read
 from onnxfuse.ir.dtype import BF16, F16, F32, DType
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, statements
 from onnxfuse.ir.launch import LibraryConvolution
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.verify import verify
@@ -235,6 +237,49 @@ def test_an_algorithm_that_is_refused_gives_way_to_the_next_and_is_not_tried_aga
     calls = [c.split()[0] for c in ran(made, CUDNN_TAKES="last")]
     assert [c for c in calls if c in ("not", "convolution", "launch")] == ["not", "convolution", "convolution"]
     assert_right(made, wanted)
+
+
+def test_a_failure_of_the_moment_is_no_refusal(tmp_path: Path) -> None:
+    """The run computes by a kernel, and the next one asks the library again, for the same algorithm."""
+    wanted = WANTED[1]
+    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    calls = ran(made, CUDNN_FAILS="1")
+    told = [c for c in calls if c.split()[0] in ("failed", "convolution", "launch")]
+    assert [c.split()[0] for c in told] == ["failed", "launch", "convolution"]
+    assert " algorithm 0 " in told[-1]
+    assert_right(made, wanted)
+
+
+def half(b: Build, x: float) -> str:
+    """A number in float16."""
+    return b.constant(np.array(x, np.float16))
+
+
+BEHIND: tuple[tuple[str, Callable[[Build, str], str], str], ...] = (
+    ("a small number", lambda b, y: b.node("Add", b.node("Relu", y), half(b, 1e-6)), "relu"),
+    ("at least a small number", lambda b, y: b.node("Max", y, half(b, 1e-6)), ""),
+    ("a limit of the type", lambda b, y: b.node("Clip", y, half(b, -65504), half(b, 65504)), ""),
+    ("the sums again", lambda b, y: b.node("Add", b.node("Relu", y), y), ""),
+)
+
+
+@pytest.mark.parametrize(("after", "activation"), [row[1:] for row in BEHIND], ids=[row[0] for row in BEHIND])
+def test_what_changes_sums_a_little_or_reads_them_twice_is_behind(
+    after: Callable[[Build, str], str], activation: str
+) -> None:
+    """The call has the largest part that it computes exactly; nothing convolves again."""
+    b = Build(22)
+    x, w = b.input("x", 2, 16, 9, 11, dtype=F16), b.input("w", 24, 16, 3, 3, dtype=F16)
+    y = b.node("Add", b.node("Conv", x, w, pads=(1, 1, 1, 1)), b.input("b", 24, 1, 1, dtype=F16))
+    graph = b.graph(after(b, y))
+    last = {name: channels_last(4) for name in ("x", "w", *graph.outputs)}
+    made = schedule(lowered_of(Case("behind", graph)), last, TARGET)  # type: ignore[arg-type]
+    assert isinstance(made, Kernel), made
+    first, second = made.phases
+    assert isinstance(first.library, LibraryConvolution) and first.library.activation == activation
+    assert second.library is None
+    again = (each for s in statements(second.body) for f in fields(s) for each in elements_read(getattr(s, f.name)))
+    assert not {"in0", "in1"} & {load.source for load in again}
 
 
 def test_float32_is_rounded_where_the_session_rounds(tmp_path: Path) -> None:

@@ -198,6 +198,10 @@ def test_what_is_no_epilogue_has_no_call() -> None:
     assert phases(lambda b, y: b.node("Gelu", y)) == [False]
     assert phases(lambda b, y: b.node("Tanh", y)) == [False]
     assert phases(lambda b, y: b.node("Clip", y, *(b.constant(np.array(x, np.float16)) for x in (0, 6)))) == [False]
+    for limit in (65504, 1000):
+        ends = [np.array(x, np.float16) for x in (-limit, limit)]
+        assert phases(lambda b, y, ends=ends: b.node("Clip", y, *map(b.constant, ends))) == [False], limit
+    assert phases(lambda b, y: b.node("Add", b.node("Relu", y), b.constant(np.array(5e-5, np.float16)))) == [False]
     assert phases(lambda b, y: b.node("Mul", y, y)) == [False]
     assert phases(lambda b, y: b.node("Transpose", y, perm=(1, 0))) == [False]
     assert phases(lambda b, y: b.node("Add", y, b.input("other", ROWS, 1, dtype=F16))) == [False]

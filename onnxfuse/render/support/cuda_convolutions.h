@@ -47,7 +47,7 @@ struct Dnn {
 
 enum { kChannelsLast = 1, kCorrelation = 1, kIdentity = 5, kKeepsNans = 1 };  // of cuDNN's enumerations
 enum { kFloat = 0, kRoundedMath = 0, kTensorMath = 1, kPlainMath = 3, kPrecomputed = 1 };  // types, math, an algorithm
-enum { kTries = 4, kMostSpace = 64 << 20, kMostShapes = 8, kAsked = 8, kAligned16 = 16 };
+enum { kTries = 4, kMostSpace = 64 << 20, kMostShapes = 32, kAsked = 8, kAligned16 = 16 };
 
 inline Dnn opened_dnn() {
   Dnn d{};
@@ -186,7 +186,10 @@ inline Described* shape_of(Convolution& c, int device, i64 rows, bool rounds) {
   if (c.count == kMostShapes) forget(d, s);
   s = Described{};
   s.device = device, s.rows = rows, s.rounds = rounds;
-  ask(d, handle, c, &s);
+  {
+    Lock one_thread(dnn_busy[device]);
+    ask(d, handle, c, &s);
+  }
   c.next = (c.next + 1) % kMostShapes;
   if (c.count < kMostShapes) c.count++;
   return &s;
@@ -223,8 +226,11 @@ inline bool algorithm_of(Host* host, Convolution& c, i64 rows, Filtering* out) {
   return s && s->at < s->count;
 }
 
-// Computes a convolution on the stream of a run; false: it was not, since an operand begins where no algorithm takes it, or
-// the library refuses all of its algorithms. One that it refuses is not tried again.
+// Whether a status is of what is asked for, and not of the moment (CUDNN_STATUS_BAD_PARAM, _NOT_SUPPORTED and their kinds).
+inline bool refusal(int status) { return status >= 2000 && status < 4000; }
+
+// Computes a convolution on the stream of a run; false: it was not, since an operand begins where no algorithm takes it, the
+// library fails, or it refuses all of its algorithms. One that it refuses is not tried again.
 inline bool computed(Host* host, Convolution& c, const Operands& o, const Filtering& known, void* workspace) {
   const void* const begins[] = {o.left, o.right, o.bias, o.residual, o.result};
   for (const void* each : begins)
@@ -251,6 +257,7 @@ inline bool computed(Host* host, Convolution& c, const Operands& o, const Filter
                  : d.cudnnConvolutionForward(handle, &one, s->x, o.left, s->w, o.right, s->how, choice.algorithm, workspace,
                                              choice.memory, &zero, s->y, o.result);
     if (!wrong) return true;
+    if (!refusal(wrong)) return false;  // no memory left, or an invalid capture: the next run tries again
   }
   return false;
 }

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.cost.library_convolutions import Convolution, Shapes, convolution_of, same_index, without_unit_axes
-from onnxfuse.cost.library_products import Epilogue, epilogue_of, uncast
+from onnxfuse.cost.library_products import MARK, Epilogue, epilogue_of, uncast
 from onnxfuse.ir.compose import inline, rebuild, replaced, size, sources, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import flatten, product
@@ -99,9 +99,12 @@ class _Rewriting:
             self.made.append(replace(d, value=rest))
 
     def _parts(self, d: Definition, c: Convolution) -> Iterator[tuple[Scalar, Epilogue]]:
-        """Parts of a value that the call may compute, the largest first: the sums, or an epilogue with a bias."""
+        """Parts of a value that the call may compute: the sums, or an epilogue with a bias.
+
+        The largest first, but those last behind which the sums would be computed once more.
+        """
         parts = [n for n in walk(d.value) if n.dtype == d.value.dtype and c.total in walk(n)]
-        for part in sorted(parts, key=size, reverse=True):
+        for part in sorted(parts, key=lambda n: (c.total in walk(replaced(d.value, n, MARK)), -size(n))):
             if uncast(part) == uncast(c.total):
                 yield part, Epilogue(None, None, "")
             found = epilogue_of(part, c.total, d.axes[1:2])
