@@ -36,6 +36,7 @@ from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.gpu.product_block import LEFT
 from onnxfuse.target import GPUS, PORTABLE
+from tests.captured.machine_code import before_the_wait
 from tests.kernels.compiled import Case, fed
 from tests.kernels.pool_host import compiler
 from tests.kernels.test_planted_faults import Change, in_phases, only_first
@@ -188,10 +189,12 @@ def test_every_tile_is_right(case: Case, tile: BlockTile) -> None:
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
 @pytest.mark.parametrize(("case", "tile"), TILES)
-def test_nothing_is_spilled(case: Case, tile: BlockTile) -> None:
+def test_nothing_is_spilled_and_nothing_is_read_before_the_kernel_before_has_ended(case: Case, tile: BlockTile) -> None:
     kernel = with_tile(case, tile, HOPPER)
-    for phase, used in zip(kernel.phases, compiled(device_text(kernel, "k"), HOPPER.flags).functions, strict=True):
+    made = compiled(device_text(kernel, "k"), HOPPER.flags)
+    for phase, used in zip(kernel.phases, made.functions, strict=True):
         assert phase.launch is not None
+        assert before_the_wait(made.code, used.function) == set()
         assert (used.spills, used.stack) == (0, 0)
         assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
 
