@@ -23,6 +23,7 @@ MOST_SHARED = 227 << 10  # bytes of shared memory per block, with opt-in
 MOST_BLOCKS = 2**31 - 1
 SWIZZLED = 1024  # bytes: alignment of swizzled buffers
 MOST_BOX = 256  # rows that the copy engine copies at once
+REPEATED = 8  # rows after which places in swizzled lines are the same again
 ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size of the widest access
 
 

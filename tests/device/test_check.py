@@ -133,7 +133,7 @@ def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Pa
     assert found["ok"] and found["out_of_time"] == 0
     assert {*found["networks"]} == {"layer f16 b1", "layer f32 b1"}
     for entry in found["networks"].values():
-        assert entry["nodes"] > 0 and {*entry["ratio"]} == {"stream", "graph"}
+        assert entry["nodes"] > 0 and {*entry["ratio"]} == {"stream", "graph", "plain"}
         assert entry["after"]["stream_error"] < 0.01 and entry["after"]["stream_ms"] > 0
     again = checked(driver, tmp_path / "result.json", tmp_path / "none", *arguments)["full"]
     assert again["networks"] == found["networks"], "what was found is not run again"

@@ -18,6 +18,7 @@ from onnxfuse.ir.kernel_text import kernel_lines
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX, DOT_BF16, ProductKind
 from onnxfuse.ir.scalar import Const, Guard, Scalar
+from tests.captured.test_library_convolutions import WANTED, kernel
 from tests.kernels.compiled import BUILDS, Case, kernel_of
 from tests.kernels.tables import TABLES
 from tests.threads import product_cases, scheduled
@@ -50,14 +51,6 @@ OTHER: dict[type, Callable[[Any], Any]] = {
 def by_a_library(x: str, result: str) -> launch.LibraryProduct:
     """A call for one element of float16 buffers."""
     return launch.LibraryProduct(F16, Index.of(1), 1, 1, x, x, result, (1, 1, 1, 1), x, x, "relu")
-
-
-def by_a_convolution(x: str, result: str) -> launch.LibraryConvolution:
-    """A call for one pixel of float16 buffers."""
-    one = (1, 1)
-    return launch.LibraryConvolution(
-        F16, Index.of(1), 1, one, 1, one, one, one, (0, 0), one, 1, x, x, result, x, x, "relu"
-    )
 
 
 def other(x: Any, name: str) -> Any:
@@ -102,11 +95,11 @@ def sample() -> dict[str, Kernel]:
         assert isinstance(made, Kernel)
         found[name] = made
     tiles = scheduled.kernel_of(next(c for c in product_cases.TILED if c.name == "tiles_float16"))
-    names = tiles.inputs[0].name, tiles.outputs[0].name
-    for call in (by_a_library(*names), by_a_convolution(*names)):
-        found[type(call).__name__] = replace(tiles, phases=tuple(replace(p, library=call) for p in tiles.phases))
+    call = by_a_library(tiles.inputs[0].name, tiles.outputs[0].name)
+    by_library = replace(tiles, phases=tuple(replace(p, library=call) for p in tiles.phases))
+    convolution = kernel(next(w for w in WANTED if w.name == "relu_of_residual_float16"))
     groups = {str(t.values): with_tile(*t.values, HOPPER) for t in TILES}  # type: ignore[arg-type]  # pytest's
-    return {**found, **groups, "tiles": tiles}
+    return {**found, **groups, "tiles": tiles, "by a library": by_library, "convolution": convolution}
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ from onnxfuse.ir.launch import (
     MOST_BOX,
     MOST_SHARED,
     MOST_THREADS,
+    REPEATED,
     SWIZZLED,
     BeginArrivals,
     Commit,
@@ -224,7 +225,7 @@ class _Levels:
         size = self.types[s.source].bytes
         if s.target not in self.swizzled or self.types[s.target] != self.types[s.source] or s.source in self.private:
             yield f"a box goes from {s.source} to {s.target}, expected a swizzled buffer of its type"
-        if not 0 < s.rows <= MOST_BOX or s.pitch * size % ALIGNED or s.pitch < s.all_columns:
+        if not 0 < s.rows <= MOST_BOX or s.rows % REPEATED or s.pitch * size % ALIGNED or s.pitch < s.all_columns:
             yield f"a box is {s.rows} rows of {s.source}, {s.pitch} elements apart"
         if not _divides(SWIZZLED // size, s.to):
             yield f"a box goes to {s.target}[{s.to!r}], which is not aligned"
