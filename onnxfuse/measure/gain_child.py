@@ -87,9 +87,8 @@ def _raced(
 ) -> dict[str, Any]:
     """The gain, and kernels that seem slow by the times of nodes, in turns until the time is up."""
     ops, (own, others), until = _kernel_ops(request["made"]), nodes, request["until"]
-    if before.provider.bound:
-        own, others = without_waits(own, others, ops)
-    suspects, shares = seem_slow(own, others, request["kernels"], ops)
+    compared = without_waits(own, others, ops) if before.provider.bound else (own, others)
+    suspects, shares = seem_slow(*compared, request["kernels"], ops)
     half = (time.monotonic() + until) / 2 if suspects else until
     times = _timed_in_turns([before, after], feeds, half)
     tried = _timed_without(request, after, feeds, suspects, shares, until)
