@@ -225,3 +225,14 @@ def _drain(
     if len(out) != len(pending):
         raise ValueError("the graph has a cycle")
     return tuple(out)
+
+
+def edges_of(graph: Graph) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """The maker of each value, and its readers in their order; a node that reads a value twice is there once."""
+    makers: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for i, n in enumerate(graph.nodes):
+        makers |= dict.fromkeys((o for o in n.outputs if o), i)
+        for v in dict.fromkeys(n.reads):
+            readers.setdefault(v, []).append(i)
+    return makers, readers

@@ -21,7 +21,7 @@ from onnxfuse.ir.compose import inline, loads, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.fragments import TENSOR_CORES
-from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.graph import Graph, edges_of
 from onnxfuse.ir.index import Axis
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce, Scalar
@@ -92,10 +92,7 @@ class _Selection:
 
     def run(self) -> Own:
         """The selected products: alone, then in pairs."""
-        for i, n in enumerate(self.graph.nodes):
-            self.makers |= dict.fromkeys((o for o in n.outputs if o), i)
-            for v in dict.fromkeys(n.reads):
-                self.readers.setdefault(v, []).append(i)
+        self.makers, self.readers = edges_of(self.graph)
         products = {i: p for i, k in self.kinds.items() if (p := self._product(i, k)) is not None}
         net = {i: p.loss - self._behind(i) for i, p in products.items()}
         own = {i for i, loss in net.items() if loss < 0}

@@ -16,7 +16,7 @@ from onnxfuse.cost.library_convolutions import Convolution, convolution_of, with
 from onnxfuse.cost.library_products import epilogue_of
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.compose import inline, outermost
-from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.graph import Graph, edges_of
 from onnxfuse.ir.index import Axis
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Scalar
@@ -58,10 +58,7 @@ class _Selection:
 
     def run(self) -> frozenset[int]:
         """All that save time, without those, one after the other, that save none beside the others."""
-        for i, n in enumerate(self.graph.nodes):
-            self.makers |= dict.fromkeys((o for o in n.outputs if o), i)
-            for v in dict.fromkeys(n.reads):
-                self.readers.setdefault(v, []).append(i)
+        self.makers, self.readers = edges_of(self.graph)
         found = {i: c for i, k in self.kinds.items() if (c := self._candidate(i, k)) is not None}
         while found:
             saved = {i: c.saved - self._turns(i, c, found) for i, c in found.items()}

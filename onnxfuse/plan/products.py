@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Decision, Graph, edges_of
 from onnxfuse.ir.index import ONE, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.scalar import Reduce
@@ -53,10 +53,7 @@ def _slides(kind: Kind) -> bool:
 
 def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, ...]]:
     """Pairs of products with a reduction between them, and single operators that are whole attentions."""
-    readers: dict[str, list[int]] = {}
-    for i, n in enumerate(graph.nodes):
-        for v in dict.fromkeys(n.reads):
-            readers.setdefault(v, []).append(i)
+    _, readers = edges_of(graph)
     fit = {i for i, k in kinds.items() if k.name == BATCHED and _fits(k)}
     for i in sorted(fit):
         if kinds[i].products > 1:
