@@ -91,7 +91,7 @@ def main(folder: str, what: str) -> None:
         return said.decode() if said else None
 
     if what != "load":
-        assert kernel.prepare(0) is None
+        assert kernel.prepare(0) is None, kernel.prepare(0)
         given(FIRST)
         assert run() is None
         device.call("cuStreamSynchronize", ctypes.c_void_p(STREAM))
