@@ -200,9 +200,8 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     fit on an idle machine, the measurement tries two of them.
     """
     place = timed_in(context, b)
-    left = max(ON_DEVICE if place.bound else SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get(
-        "gain", 0.0
-    )
+    most = max(ON_DEVICE if place.bound else SECONDS, SHARE * context.meter.elapsed)
+    left = most - context.meter.seconds.get("gain", 0.0)
     needed = _needed(context, b, sizes)
     if needed is None:
         return left

@@ -2,23 +2,19 @@
 // when the stream is waited for. It is stricter than the real one: what a call has to keep is kept, or it is refused.
 //
 // In the environment: CUBLASLT_FINDS=0, there is no algorithm for anything; CUBLASLT_TAKES=0, every product is refused.
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <map>
+
+#include "stand_in.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };  // cublasStatus_t
-enum { SINGLE = 0, HALF = 2, BRAIN = 14, COMPUTE_32 = 68 };
+enum { BRAIN = 14, COMPUTE_32 = 68 };
 enum { TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
 enum { RELU = 2, BIAS = 4, GELU = 32, WORKSPACE = 4096 };
 
@@ -47,40 +43,8 @@ struct Algorithm {
   int reserved[4];
 };
 
-void* driver(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  return library ? dlsym(library, name) : nullptr;
-}
-template <class... T>
-void say(const char* format, T... values) {
-  char text[256];
-  snprintf(text, sizeof text, format, values...);
-  reinterpret_cast<void (*)(const char*)>(driver("standInSays"))(text);
-}
 int refuse(const char* why) { return say("refused %s", why), INVALID_VALUE; }
-bool has(const void* at, size_t bytes) {
-  return reinterpret_cast<bool (*)(const void*, size_t)>(driver("standInHas"))(at, bytes);
-}
 bool said(const char* name) { return getenv(name) && strcmp(getenv(name), "0") == 0; }
-
-float read(const void* from, int type, size_t at) {
-  if (type == SINGLE) return static_cast<const float*>(from)[at];
-  if (type == HALF) return static_cast<float>(static_cast<const _Float16*>(from)[at]);
-  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(from)[at]) << 16;
-  float value;
-  return memcpy(&value, &bits, 4), value;
-}
-void write(void* to, int type, size_t at, float value) {
-  if (type == SINGLE) {
-    static_cast<float*>(to)[at] = value;
-  } else if (type == HALF) {
-    static_cast<_Float16*>(to)[at] = static_cast<_Float16>(value);
-  } else {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(std::isnan(value) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
-}
 
 // What is wrong with a call, whoever makes it; null: nothing. Matrices are by columns: d is rows x columns.
 const char* wrong(const Product* p, const Layout* a, const Layout* b, const Layout* c, const Layout* d) {

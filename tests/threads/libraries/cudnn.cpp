@@ -3,21 +3,17 @@
 //
 // In the environment: CUDNN_FINDS=0, there is no algorithm for anything; CUDNN_TAKES=0, every convolution is refused;
 // CUDNN_TAKES=last, all algorithms but the last one that was told are.
-#include <dlfcn.h>
-
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
+
+#include "stand_in.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 enum { OK = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };  // cudnnStatus_t of cuDNN 9
-enum { SINGLE = 0, HALF = 2, BRAIN = 9, LAST = 1, CORRELATION = 1 };
+enum { BRAIN = 9, LAST = 1, CORRELATION = 1 };
 enum { ROUNDED_MATH = 0, TENSOR_MATH = 1, PLAIN_MATH = 3, RELU = 1, IDENTITY = 5, GEMM = 0, PRECOMPUTED = 1, WORKSPACE = 4096, ALIGNED = 16 };
 
 struct Handle {
@@ -44,41 +40,9 @@ struct Performance {
   int determinism, math, reserved[3];
 };
 
-void* driver(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  return library ? dlsym(library, name) : nullptr;
-}
-template <class... T>
-void say(const char* format, T... values) {
-  char text[256];
-  snprintf(text, sizeof text, format, values...);
-  reinterpret_cast<void (*)(const char*)>(driver("standInSays"))(text);
-}
 int refuse(const char* why) { return say("refused %s", why), BAD_PARAM; }
-bool has(const void* at, size_t bytes) {
-  return reinterpret_cast<bool (*)(const void*, size_t)>(driver("standInHas"))(at, bytes);
-}
 bool said(const char* name, const char* what) { return getenv(name) && strcmp(getenv(name), what) == 0; }
 size_t bytes(int type) { return type == SINGLE ? 4 : 2; }
-
-float read(const void* from, int type, size_t at) {
-  if (type == SINGLE) return static_cast<const float*>(from)[at];
-  if (type == HALF) return static_cast<float>(static_cast<const _Float16*>(from)[at]);
-  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(from)[at]) << 16;
-  float value;
-  return memcpy(&value, &bits, 4), value;
-}
-void write(void* to, int type, size_t at, float value) {
-  if (type == SINGLE) {
-    static_cast<float*>(to)[at] = value;
-  } else if (type == HALF) {
-    static_cast<_Float16*>(to)[at] = static_cast<_Float16>(value);
-  } else {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(std::isnan(value) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
-}
 
 int extent(int have, int pad, int window, int stride, int dilation) {
   return (have + 2 * pad - dilation * (window - 1) - 1) / stride + 1;
