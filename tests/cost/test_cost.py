@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, weight_bytes
+from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, symbols_at, weight_bytes
 from onnxfuse.ir.dtype import F32, I64, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
@@ -289,3 +289,24 @@ def test_work_of_some_panels_counts_for_those(columns: int):
     assert apart < 1.4 * seconds(fill)
     assert apart < 0.8 * seconds(fill, fill)
     assert seconds(When((part,), (fill,))) < 0.8 * seconds(fill)
+
+
+def test_phases_have_tasks_for_all_that_their_statements_take():
+    """A pool and a turned image compute little and move much: many cores are to share that as well."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N, 3, H, 160] x) => (float[N, 32, P, 80] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)
+        r = LeakyRelu(c)
+        y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+    }"""
+    plan = planned(GoldenCase("", {"weights": "w float32[32, 3, 3, 3]", "options": "min_group=1"}, text, {}))
+    shapes = {"x": (1, 3, 300, 160), "w": (32, 3, 3, 3)} | dict.fromkeys("cr", (1, 32, 300, 160))
+    pairs = []
+    for _, kernel in kernels(plan):
+        sizes = symbols_at(kernel, shapes)
+        costs = [cost_of(kernel, replace(V4, cores=n), plan.graph.constants, 0.0, sizes) for n in (1, 16)]
+        pairs += zip(*(cost.phases for cost in costs if cost is not None), strict=True)
+    long = [(one, many) for one, many in pairs if one.seconds > 30e-6]
+    assert len(long) > 1, "the image is turned and pooled in phases of their own"
+    assert [many.tasks for _, many in long if many.tasks < 16] == []
+    assert all(many.seconds < one.seconds / 5 for one, many in long)

@@ -29,6 +29,7 @@ from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
 from onnxfuse.schedule.cpu.strips import Strips, strip_candidates, strips_of, with_windows
+from onnxfuse.schedule.cpu.task_work import weighed
 from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
@@ -41,6 +42,7 @@ PASSES: tuple[Pass[Cpu], ...] = (
     Pass("prefetch", prefetched),
     Pass("streaming stores", streamed),
     Pass("legalize", lambda kernel, target: legalize(kernel)),
+    Pass("task work", weighed),
 )
 """The passes over a kernel once its loop nests are chosen, in this order."""
 
