@@ -220,7 +220,11 @@ def _in_masks(goal: Goal, axis: Axis) -> bool:
 def _window_phase(
     work: Index, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
 ) -> Phase:
-    """The phase of unroll-and-jam window loops, for each of the flattened remaining rows, strip by strip."""
+    """The phase of unroll-and-jam window loops, for each of the flattened remaining rows, strip by strip.
+
+    Rows are divided among tasks before strips: the convolutions before and after it are divided by rows too, so that a
+    core reads what it has made itself.
+    """
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
@@ -236,7 +240,7 @@ def _window_phase(
             Bind(end, Index.of(at) * strip.width + strip.width, strip.extent),
         )
         loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
-        splits = (Split(first, last, strip.count), *splits)
+        splits = (*splits, Split(first, last, strip.count))
     return Phase(splits, work, tuple(frame.locals), (loop,))
 
 
