@@ -26,6 +26,7 @@ _KEY = "weight:"
 _PIECE = 1 << 16  # elements that are looked at at a time: they stay in a cache
 _SIGNIFICANT = 2.0**-100
 # Identifies a stored tensor: a value in plain layout, or a constant (or the digest of its payload) in a packed layout.
+# That of a transposed copy is one of what was copied.
 _Key = tuple[str | Constant, Layout, DType | None]
 
 
@@ -91,7 +92,7 @@ class Weights:
 
     def _packed(self, constant: Constant, p: Param, taken: set[str]) -> str:
         make = _maker(constant, p.layout, p.dtype)
-        key: _Key = (constant, p.layout, p.dtype)
+        key: _Key = (*constant.stored(p.layout), p.dtype)
         if self._shared and constant.raw is None:
             key = (hashlib.sha256(make()).hexdigest(), p.layout, p.dtype)
         if key not in self._tensors:

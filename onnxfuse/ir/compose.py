@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -14,29 +14,27 @@ from onnxfuse.ir.index import Atom, Axis, Div, Entry, Index, Least, Loaded, Mod,
 from onnxfuse.ir.index import atoms as index_atoms
 from onnxfuse.ir.indexing import looked_up, product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
+from onnxfuse.ir.scalar import (
+    Apply,
+    Const,
+    FromIndex,
+    Guard,
+    Load,
+    Reduce,
+    Scalar,
+    apply,
+    cast,
+    children,
+    descendants,
+    number,
+)
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
-    return iter(_nodes(x))
-
-
-@lru_cache(1 << 12)
-def _nodes(x: Scalar) -> tuple[Scalar, ...]:
-    """The same: most scalars are walked through ten times while their kernel is scheduled."""
-    found: dict[Scalar, None] = {}
-    _visit(x, found)
-    return tuple(found)
-
-
-def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
-    for child in children(node):
-        if child not in found:
-            _visit(child, found)
-    found[node] = None
+    return chain(descendants(x), (x,))
 
 
 def size(x: Scalar) -> int:

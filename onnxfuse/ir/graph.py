@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Index
+from onnxfuse.ir.layout import Layout
 
 CODES: dict[str, str] = {
     "E-TYPE": "the operators cannot be combined in one kernel",
@@ -80,7 +81,7 @@ LIMIT = 1024  # maximum bytes of a constant in a function body: each inlined cal
 class Constant:
     """A compile-time constant tensor. `load` maps or computes its array, or gives the one that is `in_memory`;
 
-    `raw` is what the loader had.
+    `raw` is what the loader had. A copy knows what it has the elements of, and in which layout they are its own.
     """
 
     dtype: DType
@@ -88,11 +89,16 @@ class Constant:
     load: Callable[[], np.ndarray[Any, Any]]
     raw: Any = None
     in_memory: bool = False
+    copied: tuple[Constant, Layout] | None = None
 
     @staticmethod
     def of(array: np.ndarray[Any, Any], dtype: DType) -> Constant:
         """A constant that holds its array."""
         return Constant(dtype, tuple(array.shape), lambda: array, in_memory=True)
+
+    def stored(self, layout: Layout) -> tuple[Constant, Layout]:
+        """A layout of this constant, as one of what it is a copy of."""
+        return (self, layout) if self.copied is None else self.copied[0].stored(self.copied[1].then(*layout.steps))
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load
 
 FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
-NEAR = range(2, FARTHEST + 1)
+NEAR = tuple(range(2, FARTHEST + 1))
 CARRIED = 4  # vector accumulators of one reduction, which hide the latency of its operation
 INTERLEAVED = (F32, I8, U8)  # types of elements of which a few vectors are stored lane by lane side by side
 TOGETHER = 4  # vectors of 8-bit integers that are narrowed and stored by one sequence of instructions

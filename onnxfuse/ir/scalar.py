@@ -32,6 +32,7 @@ class Const:
     value: float | int | bool
     dtype: DType
     _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((repr(self.value), self.dtype.name)))
@@ -88,6 +89,7 @@ class Load:
     lanes: Lanes | None = None
     variable: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         key = ("load", self.source, self.index, self.dtype.name, self.guards, self.otherwise, self.lanes)
@@ -129,6 +131,7 @@ class Apply:
     args: tuple[Scalar, ...]
     dtype: DType
     _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.fn, self.args, self.dtype.name)))
@@ -154,6 +157,7 @@ class Reduce:
     dtype: DType
     slot: int = 0
     _hash: int = field(init=False, repr=False, compare=False, default=0)
+    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.combine, self.ranges, self.body, self.slot)))
@@ -180,6 +184,28 @@ def children(x: Scalar) -> tuple[Scalar, ...]:
     if type(x) is Load:
         return () if x.otherwise is None else (x.otherwise,)
     return x.body if type(x) is Reduce else ()
+
+
+def descendants(x: Scalar) -> tuple[Scalar, ...]:
+    """Every distinct scalar inside x, children first.
+
+    It is kept with x: most scalars are walked through ten times, and comparing two equal ones takes as long as a walk.
+    """
+    if isinstance(x, (Const, FromIndex)):
+        return ()
+    if x._inside is None:
+        found: dict[Scalar, None] = {}
+        for child in children(x):
+            _visit(child, found)
+        object.__setattr__(x, "_inside", tuple(found))
+    return x._inside or ()
+
+
+def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
+    if node not in found:
+        for child in children(node):
+            _visit(child, found)
+        found[node] = None
 
 
 def _same(a: Scalar, b: object) -> bool:

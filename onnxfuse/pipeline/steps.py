@@ -14,10 +14,12 @@ from pathlib import Path
 
 from onnxfuse.config import Options
 from onnxfuse.emit import domain
+from onnxfuse.emit.tables import stored_once
 from onnxfuse.errors import DeviceError, ModelError, UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel, Substitutions
+from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.verify import verify
 from onnxfuse.load import everywhere, source_of
 from onnxfuse.ops.rows import ROWS
@@ -262,7 +264,28 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
     made = have(b.plan)
     b = refused(replace(b, parts=tuple(parts)), refusals)
     b = replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
-    return b if refusals else worthwhile(context, b)
+    return b if refusals else _with_tables_once(context, calls, worthwhile(context, b))
+
+
+def _with_tables_once(context: Context, calls: Calls, b: Build) -> Build:
+    """The build in which rows are looked up in tables as products have packed them, where nothing else reads those."""
+    graph, left = have(b.plan).graph, set(nodes_left(b))
+    around = [have(each.graph) for each in b.everywhere()][1:]
+    elsewhere = {*graph.outputs, *(v for each in around for v in each.constants)}
+    elsewhere |= {v for n in graph.nodes if n.name in left for v in n.reads}
+    kernels = [(p.lowered, p.kernel) for p in b.parts if p.kernel is not None]
+    layouts = stored_once(kernels, graph.constants, elsewhere) if not (b.again or b.node) else {}
+    if not layouts:
+        return b
+    other = replace(b, plan=replace(have(b.plan), layouts={**have(b.plan).layouts, **layouts}))
+    parts = []
+    for part in b.parts:
+        reads = any(p.value in layouts and p.layout == PLAIN for p in have(part.kernel).inputs)
+        found = _scheduled(context, calls, other, part) if reads else part
+        if isinstance(found, Decision):
+            return b
+        parts.append(found)
+    return replace(b, parts=tuple(parts))
 
 
 def _scheduled(context: Context, calls: Calls, b: Build, part: GroupBuild) -> GroupBuild | Decision:

@@ -17,6 +17,7 @@ from onnxfuse.ir.dtype import BOOL, I32, I64
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
 from onnxfuse.ir.indexing import flatten, product, substitute
+from onnxfuse.ir.layout import Layout, Permute
 from onnxfuse.ir.scalar import Apply, Load, Reduce
 from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.spec import Definition
@@ -58,7 +59,9 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
         raise Miss("indices of a gather this large are not checked at build time, and may be out of range")
     if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and (tables or not again)):
         return _now(definitions, own, arrays)
-    return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
+    copied = _transposed(own[0], arrays) if move is not None else None
+    later = {d.name: _later(definitions, d, arrays, move) for d in own}
+    return {d.name: Constant(d.value.dtype, shapes[d.name], later[d.name], copied=copied) for d in own}
 
 
 def _now(definitions: Definitions, own: list[Definition], arrays: Mapping[str, Constant]) -> dict[str, Constant]:
@@ -76,6 +79,16 @@ def _later(
         only = next(iter(arrays.values()))
         return lambda: move(only.load())
     return lambda: meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})[own.name]
+
+
+def _transposed(d: Definition, arrays: Mapping[str, Constant]) -> tuple[Constant, Layout] | None:
+    """The constant that a definition only permutes, and the layout that does the same; None where it does more."""
+    value = load_of(d)
+    if value is None or value.guards or value.source not in arrays:
+        return None
+    source = arrays[value.source]
+    perm = permutation(value.index, tuple(map(Index.of, source.shape)), d)
+    return None if perm is None or value.dtype != source.dtype else (source, Layout((Permute(perm),)))
 
 
 def _static(d: Definition) -> tuple[int, ...]:

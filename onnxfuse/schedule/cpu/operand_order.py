@@ -50,7 +50,7 @@ def filters_layout(
     if not {image.dtype, filters.dtype} <= {F32, F16}:
         return None
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
-    if stride is None or stride.constant not in range(1, FARTHEST + 1):
+    if stride is None or not 1 <= (stride.constant or 0) <= FARTHEST:
         return None
     tile_rows = rows_of_tiles(c.columns, target.rows)
     return panel_layout(c, shapes[filters.source], tile_rows, 1)

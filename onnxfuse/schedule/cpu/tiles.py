@@ -35,7 +35,7 @@ C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the zero point
 TRANSPOSED_TYPES = (F32, F16)  # dtypes that are transposed in registers before they are stored
-APART = range(2, 2**24)  # distances of columns of a result that is contiguous along the rows
+APART = 2**24  # elements from a column to the next, at most, of a result that is contiguous along the rows
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
@@ -126,7 +126,7 @@ def _slides(t: Tiled, tile_rows: int) -> bool:
 def half_panel(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
     """The bind of the number of columns of a panel, if the last panel leaves whole vectors unused."""
     count, width = product([a.extent for a in t.columns]), target.panel
-    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
+    if not 1 <= (count.constant or 0) % width <= width - target.lanes:
         return ()
     return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
@@ -199,13 +199,13 @@ def epilogue(
     ahead = tuple(_prefetches(value, sums[0], lane, row, frame.tile_rows, width)) if prefetch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
     turn: tuple[Stmt, ...] = ()
-    pitch = coefficient(goal.offset, lane)
+    pitch = _pitch(goal, lane)
     turns = place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
-    if coefficient(goal.offset, row) == ONE and turns and pitch is not None and pitch.constant in APART:
+    if coefficient(goal.offset, row) == ONE and turns and 1 < pitch < APART:
         k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
         done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
         at = substitute(goal.offset, {lane: begin, row: frame.first})
-        turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
+        turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch, apart=True),)
         goal = Goal(sums[0], here.index[0], cast(value, F32))
     record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
     if record:
@@ -223,10 +223,15 @@ def epilogue(
     )
 
 
+def _pitch(goal: Goal, lane: Axis) -> int:
+    """How many elements of the result lanes are apart; 0 where that is not one known number."""
+    apart = coefficient(goal.offset, lane)
+    return 0 if apart is None else apart.constant or 0
+
+
 def _record(goal: Goal, row: Axis, lane: Axis) -> int:
     """How many rows of a tile are adjacent elements of the result in each lane; 0 if they are not."""
-    apart = coefficient(goal.offset, lane)
-    count = apart.constant if apart is not None else None
+    count = _pitch(goal, lane)
     if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
         return 0
     u = Axis("u", floor_div(row.extent, Index.of(count)))

@@ -110,7 +110,7 @@ def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
     x, pitch = as_stored(goal.value), coefficient(goal.offset, step)
     if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
         return False
-    return pitch.constant in range(2, FARTHEST) and (not x.guards or isinstance(x.otherwise, Const))
+    return 1 < (pitch.constant or 0) < FARTHEST and (not x.guards or isinstance(x.otherwise, Const))
 
 
 def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
