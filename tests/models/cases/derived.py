@@ -41,6 +41,9 @@ DERIVED = (
     Case("a-value-joined-twice-and-summed", "float[n, 9] x, float[n] r, float[n, 3] m", "float[n] y",
          """a = Slice (x, zero, one, one)  b_ = Tanh (a)  c_ = Unsqueeze (r, one)  e = Concat <axis = 1> (b_, b_, c_)
          f = Mul (e, m)  y = ReduceSum <keepdims = 0> (f, one)"""),
+    Case("peaks-of-a-heat-map", "float[n, 4, h, w_] x", "float[n, 4, h, w_] s, float[n, 4, h, w_] y",
+         """a = Conv (x, p)  s = Sigmoid (a)  m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s)
+         e = Equal (m, s)  f = Cast <to = 1> (e)  y = Mul (s, f)"""),
 )  # fmt: skip
 
 LEFT_DERIVED = {"halved-where-one-is-left": 1}  # its pooling is as fast in the runtime
