@@ -40,7 +40,17 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
     done = inference.of_model(bare)
     if done is None:
         return {}
+    known = {v.name: v.type for v in (*done.graph.input, *done.graph.value_info, *done.graph.output)}
+    for node in bare.graph.node:
+        if node.op_type == "LabelEncoder" and {node.input[0], node.output[0]} <= known.keys():
+            _keep_shape(known[node.input[0]].tensor_type, known[node.output[0]].tensor_type)
     return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
+
+
+def _keep_shape(made_from: onnx.TypeProto.Tensor, made: onnx.TypeProto.Tensor) -> None:
+    """Give a result the shape of its input: inference tells only the element type of LabelEncoder in its version 1."""
+    if made_from.HasField("shape") and not made.HasField("shape"):
+        made.shape.CopyFrom(made_from.shape)
 
 
 def _claim(t: onnx.TypeProto) -> Claim | None:

@@ -26,6 +26,7 @@ from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.runtime import inference, wire
 from onnxfuse.runtime.graphs import bounded, graphs
 
+_MOST_WORDS = 1000  # of a model's tables, that are fed to it
 _SMALL = 128  # elements of constants that may matter to shapes and are kept in a skeleton
 
 # These tables are about unmodified models, operators without a row included, and do not import the compiler's operator
@@ -160,6 +161,14 @@ def rank_of(name: str, graph: GraphProto) -> int:
         if name in node.input[:1] and node.op_type in _RANKED and len(node.input) > 1:
             return len(shapes.get(node.input[1], ()))
     return 0
+
+
+def words_of(graph: GraphProto) -> tuple[str, ...]:
+    """Strings that a model with inputs of strings knows: those of its tables, and one that is in none of them."""
+    nodes = [node for each in graphs(graph) for node in each.node]
+    listed = [s for node in nodes for a in node.attribute for s in (*a.strings, *a.t.string_data)]
+    known = dict.fromkeys(s.decode(errors="replace") for s in listed[:_MOST_WORDS])
+    return (*filter(None, known), "?")
 
 
 def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:

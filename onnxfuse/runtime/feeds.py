@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import DeviceError, UsageError
-from onnxfuse.runtime.feed_limits import Use, rank_of, uses
+from onnxfuse.runtime.feed_limits import Use, rank_of, uses, words_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Extent: TypeAlias = int | str  # a number, or a symbol such as "batch" or "past + 1"
@@ -38,9 +38,10 @@ class Input:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[Extent, ...]
-    role: Literal["float", "mask", "int", "index", "size", "choice", "length"]
+    role: Literal["float", "mask", "int", "index", "size", "choice", "length", "word"]
     limit: Extent = 1  # of an index: its values stay below
     values: tuple[int, ...] = ()  # of a choice: what the model compares it with
+    words: tuple[str, ...] = ()  # of a word: what may be fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
     found = uses(skeleton)
     wanted = [each for each in skeleton.graph.input if each.name not in given]
     ranks = {v.name: rank_of(v.name, skeleton.graph) for v in wanted if not v.type.tensor_type.HasField("shape")}
-    return tuple(_input(each, found.get(each.name), ranks.get(each.name, 0)) for each in wanted)
+    made = (_input(each, found.get(each.name), ranks.get(each.name, 0)) for each in wanted)
+    return tuple(replace(each, words=words_of(skeleton.graph)) if each.role == "word" else each for each in made)
 
 
 def _input(value: onnx.ValueInfoProto, use: Use | None, rank: int) -> Input:
@@ -91,6 +93,8 @@ def _input(value: onnx.ValueInfoProto, use: Use | None, rank: int) -> Input:
     dims = enumerate(tensor.shape.dim)
     shape: tuple[Extent, ...] = tuple(_extent(dim, value.name, axis) for axis, dim in dims)
     shape = shape or tuple(f"{value.name}.{axis}" for axis in range(rank))
+    if dtype.kind == "O":
+        return Input(value.name, dtype, shape, "word")
     if use is not None:
         return Input(value.name, dtype, shape, use.kind, use.limit, use.values)
     if dtype.kind == "b" or re.search("mask", value.name, re.IGNORECASE):
@@ -114,10 +118,8 @@ def random_sets(
     From the second set on, an integer input holds two distinct values only, as padded sequences do: sums over them may
     cancel, which shows rounding errors at their largest.
 
-    Raises DeviceError for strings and for sizes that come out far too large.
+    Raises DeviceError for sizes that come out far too large.
     """
-    if strings := [each.name for each in inputs if each.dtype.kind == "O"]:
-        raise DeviceError(f"inputs: no random values for the strings of {strings[0]}", hint="give --inputs")
     every = range(len(recipe.sizes))
     return [drawn(inputs, sizes_of(inputs, recipe, i, dims), recipe, seed=seed, variant=i) for i in every]
 
@@ -230,6 +232,8 @@ def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.ra
         raise DeviceError(f"inputs: {each.name} of {list(shape)} is too large", hint="give the symbols sizes")
     if each.role == "mask":
         return _mask(shape, random).astype(each.dtype)
+    if each.role == "word":
+        return random.choice(np.array(each.words), shape)
     if each.role in ("size", "choice", "length"):
         value = {"size": 1, "choice": each.values[0] if each.values else 1, "length": longest}[each.role]
         return np.full(shape, value).astype(each.dtype)

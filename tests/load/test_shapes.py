@@ -332,6 +332,17 @@ def test_what_prepares_features_keeps_their_shape(kind: str, op: str):
         assert (found.dtype, found.shape) == (np.float32, (rows, 3))
 
 
+def test_names_become_numbers_of_the_same_shape_in_every_version():
+    """Inference gives no shape in version 1; all that reads letters through a table stood behind it unfused."""
+    for version, table in (
+        (1, 'classes_strings = ["a", "b"], default_int64 = -1'),
+        (2, 'keys_strings = ["a", "b"], values_int64s = [0, 1], default_int64 = -1'),
+    ):
+        body = f"g (string[N, 3] x) => (int64[M, 3] f) {{ e = ai.onnx.ml.LabelEncoder<{table}>(x) f = Add(e, e) }}"
+        graph = graph_of(parse(body, imports=f', "ai.onnx.ml": {version}'))
+        assert text(graph.types["e"]) == text(graph.types["f"]) == "int64[?e_0, 3]", version
+
+
 def test_an_imputer_of_whole_numbers_makes_whole_numbers():
     body = "g (int64[N, 3] x) => (int64[N, 3] f) { f = ai.onnx.ml.Imputer<imputed_value_int64s = [7]>(x) }"
     assert text(graph_of(parse(body, imports=', "ai.onnx.ml": 3')).types["f"]) == "int64[N, 3]"

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.runtime import engine, feed_limits
+from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.verify import compare, nodes, original, trial, verify_culprits, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict, verdict_on
 from tests.runtime import twice
@@ -92,26 +92,52 @@ def test_a_model_that_does_not_open_is_an_answer(files: Path, tmp_path: Path):
     assert "NoSuchOperator" in asked_in_vain.message
 
 
-def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
-    """The model with another input, of strings, for which there are no random values."""
+def asking_for_more(path: Path, source: onnx.ModelProto) -> Path:
+    """The model with another input, a sequence, for which there are no random values."""
     more = onnx.ModelProto()
     more.CopyFrom(source)
-    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, [2]))
-    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
-    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, [2]))
+    more.graph.input.append(helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, [2]))
+    more.graph.node.append(helper.make_node("SequenceLength", ["parts"], ["count"]))
+    more.graph.output.append(helper.make_tensor_value_info("count", TensorProto.INT64, []))
     onnx.save(more, path)
     return path
 
 
+def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
+    """The model with another input, of strings that a table makes numbers of."""
+    more = onnx.ModelProto()
+    more.CopyFrom(source)
+    more.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    table = {"keys_strings": ["a", "b"], "values_int64s": [3, 5], "default_int64": 7}
+    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, ["n", 2]))
+    more.graph.node.append(helper.make_node("LabelEncoder", ["words"], ["ids"], domain="ai.onnx.ml", **table))
+    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
+    more.graph.output.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 2]))
+    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, ["n", 2]))
+    onnx.save(more, path)
+    return path
+
+
+def test_a_model_that_reads_text_is_run_with_words_of_its_tables(files: Path, tmp_path: Path, good: Path, wrong: Path):
+    plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
+    original, made = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
+    for library, right in ((good, True), (wrong, False)):
+        verdict = verify_models(original, made, library=library)
+        assert verdict.ok is right and verdict.inputs
+    (words,) = (each for each in feeds.inputs_of(feed_limits.skeleton(original)) if each.name == "words")
+    drawn = feeds.random_sets([words], seed=0, recipe=feeds.RECIPES[0], dims={"n": 50})
+    assert set(drawn[0]["words"].ravel()) == {"a", "b", "?"}
+
+
 def test_what_cannot_be_run_is_loaded_at_least(files: Path, tmp_path: Path, good: Path):
     plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
-    original, right = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
+    original, right = asking_for_more(tmp_path / "a.onnx", plain), asking_for_more(tmp_path / "b.onnx", fused)
     verdict = verify_models(original, right, library=good)
     assert verdict.ok is None
-    assert "strings" in verdict.message and "loaded with and without its library" in verdict.message
+    assert "sequence" in verdict.message and "loaded with and without its library" in verdict.message
     assert [run.name for run in verdict.runs] == WAYS
     fused.functions[0].node[0].op_type = "NoSuchOperator"
-    broken = verify_models(original, asking_for_text(tmp_path / "c.onnx", fused), library=good)
+    broken = verify_models(original, asking_for_more(tmp_path / "c.onnx", fused), library=good)
     assert broken.ok is False and [run.ok for run in broken.runs] == [True, True, False, False]
     assert "without library" in broken.message and "NoSuchOperator" in broken.message
 

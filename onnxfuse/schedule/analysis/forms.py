@@ -127,7 +127,7 @@ def _side_by_side(value: Scalar, line: Axis) -> Scalar:
 
 def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
     """The group with copies of its images that contain the padding."""
-    shapes = {p.name: p.shape for p in c.inputs}
+    shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)}
     made: list[Definition] = []
     for d in c.definitions:
         value, copies = d.value, list[Definition]()

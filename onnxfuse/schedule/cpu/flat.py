@@ -163,7 +163,9 @@ def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
     def known(x: Scalar) -> Scalar | None:
         if not isinstance(x, Load) or x.source not in made:
             return None
-        return inside(x.guards, made[x.source], x.otherwise) if x.otherwise is not None else made[x.source]
+        if x.otherwise is None:
+            return made[x.source]
+        return inside(x.guards, made[x.source], rebuild(x.otherwise, known, lambda i: i))
 
     for job in t.jobs:
         name = job.nest.name

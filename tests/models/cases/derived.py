@@ -38,6 +38,12 @@ DERIVED = (
          """o = Constant <value_float = 0.0> ()  g1 = Greater (x, o)  l = LessOrEqual (x, o)  g2 = Not (l)
          i = NonZero (g1)  j = NonZero (g2)  i1 = Transpose (i)  j1 = Transpose (j)  a = GatherND (z, i1)
          b_ = Mul (a, seven)  c_ = Tanh (b_)  r = Neg (x)  e = ScatterND (r, j1, c_)  y = Exp (e)"""),
+    Case("a-value-joined-twice-and-summed", "float[n, 9] x, float[n] r, float[n, 3] m", "float[n] y",
+         """a = Slice (x, zero, one, one)  b_ = Tanh (a)  c_ = Unsqueeze (r, one)  e = Concat <axis = 1> (b_, b_, c_)
+         f = Mul (e, m)  y = ReduceSum <keepdims = 0> (f, one)"""),
+    Case("peaks-of-a-heat-map", "float[n, 4, h, w_] x", "float[n, 4, h, w_] s, float[n, 4, h, w_] y",
+         """a = Conv (x, p)  s = Sigmoid (a)  m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s)
+         e = Equal (m, s)  f = Cast <to = 1> (e)  y = Mul (s, f)"""),
 )  # fmt: skip
 
 LEFT_DERIVED = {"halved-where-one-is-left": 1}  # its pooling is as fast in the runtime
