@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +13,20 @@ from onnxfuse.ir.index import Atom, Axis, Div, Entry, Index, Least, Loaded, Mod,
 from onnxfuse.ir.index import atoms as index_atoms
 from onnxfuse.ir.indexing import looked_up, product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
+from onnxfuse.ir.scalar import (
+    Apply,
+    Const,
+    FromIndex,
+    Guard,
+    Load,
+    Reduce,
+    Scalar,
+    apply,
+    by_identity,
+    cast,
+    children,
+    number,
+)
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 
@@ -24,7 +36,7 @@ def walk(x: Scalar) -> Iterator[Scalar]:
     return iter(_nodes(x))
 
 
-@lru_cache(1 << 12)
+@by_identity
 def _nodes(x: Scalar) -> tuple[Scalar, ...]:
     """The same: most scalars are walked through ten times while their kernel is scheduled."""
     found: dict[Scalar, None] = {}

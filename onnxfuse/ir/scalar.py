@@ -7,14 +7,19 @@ substitution (`compose.inline`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index
+
+R = TypeVar("R")
+REMEMBERED = 1 << 12  # scalars, by each function
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,22 @@ def _alike(one: Scalar, two: object) -> bool:
         sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]
         return sums[0] == sums[1]
     return one == two
+
+
+def by_identity(function: Callable[[Scalar], R]) -> Callable[[Scalar], R]:
+    """The function, which remembers what it made of an object: comparing two takes longer than a walk through one."""
+    known: dict[int, tuple[Scalar, R]] = {}  # with the scalar, so that no other one gets its number
+
+    @wraps(function)
+    def remembering(x: Scalar) -> R:
+        found = known.get(id(x))
+        if found is None:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            found = known[id(x)] = (x, function(x))
+        return found[1]
+
+    return remembering
 
 
 def _when(guards: tuple[Guard, ...]) -> str:
