@@ -26,7 +26,13 @@ _ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
 _SEMANTICS = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math")
 _SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden")
 _FAST = ("-O3", "-g0")
-_SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+_SANITIZED = (
+    "-O0",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+)
 
 # Contraction to fused multiply-adds: clang's "on" contracts within one expression, wherever that is inlined; its "fast"
 # contracts more in one copy of a loop than in another, so a row's result would depend on the copy that computes it. gcc

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
-from onnxfuse.cost.expressions import index_work, work_of
+from onnxfuse.cost.expressions import index_work, loaded_in, work_of
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, EnclosingLoop
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -330,7 +330,7 @@ class Counter(Means):
         apart = self._touch(node.source, node.index[0], node.dtype)
         match lanes.kind:
             case "gathered" | "guarded":
-                looked_up = [e for a in atoms(node.index[0]) if isinstance(a, Loaded) for e in a.at]
+                looked_up = [e for a in loaded_in(node.index[0]) for e in a.at]
                 each = GUARDED if lanes.kind == "guarded" else 0.0
                 each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
                 block.other += each * self.target.lanes
@@ -360,7 +360,7 @@ class Counter(Means):
     def _touch(self, buffer: str, offset: Index, dtype: DType, *, stores: bool = False) -> int | None:
         """Remember what an access touches; the elements from lane to lane, None where that is no number."""
         whole = self.whole(offset)
-        for a in (a for a in atoms(offset) if isinstance(a, Loaded)):
+        for a in loaded_in(offset):
             self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
         varies = self.vector is not None and self.vector in axes_of(whole)
         stride = coefficient(whole, self.vector) if varies and self.vector else ZERO

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Div, Index, Mod, atoms
-from onnxfuse.ir.scalar import Apply, FromIndex, Load, Scalar, children
-
-REMEMBERED = 1 << 12  # expressions: each is counted for several machines
-_KNOWN: dict[int, tuple[Scalar, float, tuple[Load | FromIndex, ...]]] = {}  # by identity: comparing them takes longer
+from onnxfuse.ir.index import Div, Index, Loaded, Mod, atoms
+from onnxfuse.ir.scalar import Apply, FromIndex, Load, Scalar, by_identity, children
 
 
+@by_identity
 def work_of(x: Scalar) -> tuple[float, tuple[Load | FromIndex, ...]]:
     """Slots of the functions and indices of an expression, and what it reads or has guards for, each part once."""
-    if id(x) not in _KNOWN:
-        if len(_KNOWN) >= REMEMBERED:
-            _KNOWN.clear()
-        _KNOWN[id(x)] = (x, *_counted(x))
-    return _KNOWN[id(x)][1:]
-
-
-def _counted(x: Scalar) -> tuple[float, tuple[Load | FromIndex, ...]]:
     ops = 0.0
     reads: list[Load | FromIndex] = []
     seen: set[int] = set()
@@ -46,6 +38,13 @@ def _cost(x: Apply) -> float:
     return 0.0 if adds else FUNCTIONS[x.fn].cost
 
 
+@lru_cache(1 << 14)
 def index_work(e: Index) -> float:
     """Slots of computing an index."""
     return 1.0 + 4.0 * sum(isinstance(a, (Div, Mod)) for a in atoms(e))
+
+
+@lru_cache(1 << 14)
+def loaded_in(e: Index) -> tuple[Loaded, ...]:
+    """The integers that an index is made of and that are loaded."""
+    return tuple(a for a in atoms(e) if isinstance(a, Loaded))

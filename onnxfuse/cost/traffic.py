@@ -86,12 +86,13 @@ def _distinct(accesses: Sequence[Access]) -> list[Access]:
     found: dict[tuple[str, tuple[int, ...], Index, bool, bool], tuple[Access, set[int]]] = {}
     for a in accesses:
         constant = next((c for mono, c in a.offset.terms if not mono), 0)
-        key = (a.buffer, tuple(r.number for r in a.loops), a.offset - constant, a.stores, a.early)
+        offset = a.offset - constant if constant else a.offset
+        key = (a.buffer, tuple(r.number for r in a.loops), offset, a.stores, a.early)
         first, constants = found.setdefault(key, (a, set()))
         constants.add(constant)
         if a.elements > first.elements:
             found[key] = (a, constants)
-    return [replace(a, places=len(c), spread=max(c) - min(c)) for a, c in found.values()]
+    return [replace(a, places=len(c), spread=max(c) - min(c)) if len(c) > 1 else a for a, c in found.values()]
 
 
 def _footprints(a: Access, size: float) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -23,9 +22,9 @@ from onnxfuse.ir.scalar import (
     Reduce,
     Scalar,
     apply,
+    by_identity,
     cast,
     children,
-    descendants,
     number,
 )
 
@@ -34,7 +33,22 @@ EXPENSIVE = 10.0  # vector operations per element above which recomputing a valu
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
-    return chain(descendants(x), (x,))
+    return iter(_nodes(x))
+
+
+@by_identity
+def _nodes(x: Scalar) -> tuple[Scalar, ...]:
+    """The same: most scalars are walked through ten times while their kernel is scheduled."""
+    found: dict[Scalar, None] = {}
+    _visit(x, found)
+    return tuple(found)
+
+
+def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
+    for child in children(node):
+        if child not in found:
+            _visit(child, found)
+    found[node] = None
 
 
 def size(x: Scalar) -> int:

@@ -7,14 +7,19 @@ substitution (`compose.inline`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index
+
+R = TypeVar("R")
+REMEMBERED = 1 << 12  # scalars, by each function
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,6 @@ class Const:
     value: float | int | bool
     dtype: DType
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((repr(self.value), self.dtype.name)))
@@ -89,7 +93,6 @@ class Load:
     lanes: Lanes | None = None
     variable: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         key = ("load", self.source, self.index, self.dtype.name, self.guards, self.otherwise, self.lanes)
@@ -131,7 +134,6 @@ class Apply:
     args: tuple[Scalar, ...]
     dtype: DType
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.fn, self.args, self.dtype.name)))
@@ -157,7 +159,6 @@ class Reduce:
     dtype: DType
     slot: int = 0
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.combine, self.ranges, self.body, self.slot)))
@@ -184,28 +185,6 @@ def children(x: Scalar) -> tuple[Scalar, ...]:
     if type(x) is Load:
         return () if x.otherwise is None else (x.otherwise,)
     return x.body if type(x) is Reduce else ()
-
-
-def descendants(x: Scalar) -> tuple[Scalar, ...]:
-    """Every distinct scalar inside x, children first.
-
-    It is kept with x: most scalars are walked through ten times, and comparing two equal ones takes as long as a walk.
-    """
-    if isinstance(x, (Const, FromIndex)):
-        return ()
-    if x._inside is None:
-        found: dict[Scalar, None] = {}
-        for child in children(x):
-            _visit(child, found)
-        object.__setattr__(x, "_inside", tuple(found))
-    return x._inside or ()
-
-
-def _visit(node: Scalar, found: dict[Scalar, None]) -> None:
-    if node not in found:
-        for child in children(node):
-            _visit(child, found)
-        found[node] = None
 
 
 def _same(a: Scalar, b: object) -> bool:
@@ -248,6 +227,22 @@ def _alike(one: Scalar, two: object) -> bool:
         sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]
         return sums[0] == sums[1]
     return one == two
+
+
+def by_identity(function: Callable[[Scalar], R]) -> Callable[[Scalar], R]:
+    """The function, which remembers what it made of an object: comparing two takes longer than a walk through one."""
+    known: dict[int, tuple[Scalar, R]] = {}  # with the scalar, so that no other one gets its number
+
+    @wraps(function)
+    def remembering(x: Scalar) -> R:
+        found = known.get(id(x))
+        if found is None:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            found = known[id(x)] = (x, function(x))
+        return found[1]
+
+    return remembering
 
 
 def _when(guards: tuple[Guard, ...]) -> str:

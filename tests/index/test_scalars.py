@@ -21,7 +21,20 @@ from onnxfuse.ir.compose import (
 )
 from onnxfuse.ir.dtype import BOOL, F16, F32, I32, I64
 from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, Symbol, floor_div, modulo
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const
+from onnxfuse.ir.scalar import (
+    REMEMBERED,
+    Apply,
+    Const,
+    FromIndex,
+    Guard,
+    Load,
+    Reduce,
+    Scalar,
+    apply,
+    by_identity,
+    cast,
+    const,
+)
 from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.spec import Definition
 
@@ -240,3 +253,19 @@ def test_arg_reductions_take_the_first_of_equals() -> None:
         body = (load("x", Index.of(at), Index.of(r)), FromIndex(Index.of(r), I64))
         value = Reduce(combine, (r,), body, I64, 1)
         assert meaning([Definition("z", (at,), value)], {"x": x}, {})["z"].tolist() == want
+
+
+def test_what_was_made_of_a_scalar_is_remembered_for_that_object() -> None:
+    seen: list[Scalar] = []
+
+    @by_identity
+    def value(x: Scalar) -> object:
+        seen.append(x)
+        return x.value if isinstance(x, Const) else None
+
+    one, equal = const(1.0, F32), const(1.0, F32)
+    assert [value(one), value(one), value(equal)] == [1.0, 1.0, 1.0]
+    assert len(seen) == 2 and seen[0] is one and seen[1] is equal
+    seen.clear()
+    assert [value(const(float(n), F32)) for n in range(3 * REMEMBERED)] == list(range(3 * REMEMBERED))
+    assert all(node is one for node in walk(one)) and all(node is equal for node in walk(equal))

@@ -62,6 +62,7 @@ def full(wish: CheckRequest) -> Facts:
                     path,
                     result,
                     place / "lock",
+                    str(ROUNDS),
                     *wish.ways,
                 ]
                 live[title(path)] = subprocess.Popen(command, stderr=result.with_suffix(".log").open("wb")), result
@@ -152,13 +153,13 @@ def error(found: list[Array], wanted: list[Array]) -> float:
 
 def ratio(before: Callable[[], Any], after: Callable[[], Any]) -> tuple[float, list[float]]:
     """The median of the turns' ratios, and the least milliseconds of each; the one and the other in turns."""
-    turns = turns_of([before, after])
+    turns = turns_of([before, after], ROUNDS)
     return statistics.median(a / b for a, b in turns), [min(column) for column in zip(*turns, strict=True)]
 
 
-def turns_of(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
-    """Milliseconds of some calls, one after the other, in each of several turns."""
-    return [[least(call) for call in calls] for _ in range(ROUNDS)]
+def turns_of(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Milliseconds of some calls, one after the other, in each of so many turns."""
+    return [[least(call) for call in calls] for _ in range(rounds)]
 
 
 def least(call: Callable[[], Any], count: int = RUNS) -> float:

@@ -1,12 +1,12 @@
 """One network before and after in ONNX Runtime's CUDA provider: errors, milliseconds, and its kernels.
 
-    python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK WAY...
+    python -m benchmarks.gpu.networks.times PACK RESULT.json LOCK ROUNDS WAY...
 
 A WAY of running is `graph` (runs replayed as CUDA graphs) or `stream`; beside graphs, in the same turns, the library
 without dependent launches (`plain`), and the original with the provider's option to have images channels last (`nhwc`).
-Ratios are medians of turns, each to the built network. Whoever has the file LOCK has the GPU; what needs only the CPU
-is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists name,
-how many, and microseconds, for each side.
+Ratios are medians of ROUNDS turns, each to the built network. Whoever has the file LOCK has the GPU; what needs only
+the CPU is done before. Where torch sees the GPU, its profiler (CUPTI) says which kernels a replay has: `kernels` lists
+name, how many, and microseconds, for each side.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(given: list[str] | None = None) -> None:
         torch = _torch()
         with lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            found = _measured(place, feeds, wanted, torch, arguments[3:])
+            found = _measured(place, feeds, wanted, torch, int(arguments[3]), arguments[4:])
     errors = [(found["before"].get(k, 0.0), e) for k, e in found["after"].items() if k.endswith("_error")]
     right = all(after <= max(LIMITS[precision], FURTHER * before) for before, after in errors)
     result.write_text(json.dumps(found | {"ok": right and bool(errors)}), encoding="utf-8")
@@ -76,7 +76,9 @@ def _reference(place: Path) -> tuple[Mapping[str, Array], list[Array]]:
     return feeds, engine.run(session, feeds)
 
 
-def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any, ways: Sequence[str]) -> Facts:
+def _measured(
+    place: Path, feeds: Mapping[str, Array], wanted: list[Array], torch: Any, rounds: int, ways: Sequence[str]
+) -> Facts:
     """Both sides in the provider, each way."""
     sides = {"before": (place / "before.onnx", None), "after": (place / "after.onnx", place / "libafter.so")}
     after = onnx.load(place / "after.onnx", load_external_data=False)
@@ -92,7 +94,7 @@ def _measured(place: Path, feeds: Mapping[str, Array], wanted: list[Array], torc
             timed = {side: run for side, (run, _) in calls.items()}
             if graph:
                 timed |= _others(sides, feeds, provider, ways)
-            turns = turns_of([*timed.values()])
+            turns = turns_of([*timed.values()], rounds)
             for name, column in zip(timed, zip(*turns, strict=True), strict=True):
                 side = name if name in calls else OTHERS[name]
                 found[side][f"{way if name in calls else name}_ms"] = min(column)
