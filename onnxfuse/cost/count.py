@@ -134,8 +134,10 @@ class Counter(Means):
             case ReduceLoop():
                 self._reduce_loop(s, block)
             case When():
+                before, share = len(self.accesses), prod(self._share(g) for g in s.guards)
                 inside = self._block(s.body)
-                block.add(inside, prod(self._share(g) for g in s.guards))
+                block.add(inside, share)
+                self.accesses[before:] = [a.in_share(share) for a in self.accesses[before:]]
                 block.other += len(s.guards)
                 block.chains |= inside.chains
             case Bind():

@@ -46,6 +46,10 @@ class Access:
         """Whether other elements are touched in other iterations of a loop."""
         return run.axis in axes_of(self.offset)
 
+    def in_share(self, share: float) -> Access:
+        """The access, made in so large a share of the iterations only."""
+        return replace(self, elements=self.elements * share)
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:

@@ -21,6 +21,7 @@ from onnxfuse.plan.refusals import about
 from onnxfuse.plan.search.alternatives import SPLITS, alternatives
 from onnxfuse.plan.search.best import composed
 from onnxfuse.plan.search.exhaustive import proposals
+from onnxfuse.plan.search.layouts import with_cheaper_layouts
 from onnxfuse.plan.search.promises import in_order, may_win
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
@@ -81,7 +82,11 @@ class Planner:
         for c in found[0][0].candidates:
             why = ends[c.nodes in groups] if c.reason is None or c.nodes in groups else c.reason
             told.append(replace(c, reason=why and replace(why, nodes=c.nodes)))
-        return replace(made, candidates=tuple(told))
+        return self._with_cheaper_layouts(replace(made, candidates=tuple(told)))
+
+    def _with_cheaper_layouts(self, made: Plan) -> Plan:
+        prices = self._space(frozenset()).prices
+        return made if prices is None else with_cheaper_layouts(made, prices)
 
     def _priced(self, name: str) -> tuple[Plan, Seconds | None]:
         """The plan of a strategy, and its seconds."""

@@ -111,6 +111,7 @@ class Prices:
         self.forms = Forms(scope)
         self.sizes = [s for s in sizes_of(scope.graph, FEW_SIZES) if self._possible(s)]
         self.layouts = layouts_of(scope.graph, [scope.group((i,)) for i in sorted(scope.kinds)], scope.by_name)
+        self._places = {n.outputs: at for at, n in enumerate(scope.nodes)}
         self._tensors: list[dict[str, Tensor]] = [{} for _ in self.sizes]
         self._left: dict[int, Seconds | None] = {}
         self._sets: dict[Set, Priced] = {}
@@ -125,7 +126,7 @@ class Prices:
         """The index of the reported point."""
         return len(self.sizes) // 2 * len(self.costing.machines) + self.costing.shown
 
-    def on_target(self, each_point: Sequence[T]) -> Sequence[T]:
+    def on_target(self, each_point: Sequence[T]) -> tuple[T, ...]:
         """The values at the points of the target itself, on one core and on all, without those of a larger machine."""
         machines, last = len(self.costing.machines), self.costing.shown
         return tuple(x for at, x in enumerate(each_point) if at % machines <= last)
@@ -173,19 +174,26 @@ class Prices:
 
         Kernels of a whole plan are no candidates: the budget does not count them.
         """
-        at = {n.outputs: i for i, n in enumerate(self.scope.nodes)}
-        inside: set[int] = set()
+        groups = self.of_groups(made.groups, made.layouts)
+        if groups is None:
+            return None
+        inside = {at for group in made.groups for at in self._members(group)}
+        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.in_runtime(i) is not None]
+        nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
+        return summed([groups, nodes, self._transposing(rest, inside)], self.points)
+
+    def of_groups(self, groups: Iterable[Group], layouts: Mapping[str, Layout]) -> Seconds | None:
+        """Seconds of groups of a plan with these layouts; None if one has no price. The budget does not count them."""
         parts: list[Seconds] = []
-        for group in made.groups:
-            mine = tuple(at[n.outputs] for n in group.nodes)
-            inside.update(mine)
-            found = self._group(group, sum(1 << m for m in mine), made.layouts, counted=False)
+        for group in groups:
+            found = self._group(group, sum(1 << at for at in self._members(group)), layouts, counted=False)
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
-        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.in_runtime(i) is not None]
-        nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
-        return summed([*parts, nodes, self._transposing(rest, inside)], self.points)
+        return summed(parts, self.points)
+
+    def _members(self, group: Group) -> tuple[int, ...]:
+        return tuple(self._places[n.outputs] for n in group.nodes)
 
     def _key(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Form:
         return (self.forms.of(members(nodes), group, layouts), len(self.sizes))

@@ -4,7 +4,7 @@
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
-// Sums of `Wide` vectors of columns from column `at` on.
+// Sums of `Wide` vectors of columns from column `at` on. Only if `Turned`, highest bits may have to be flipped.
 template <int Rows, bool Turned, int Wide> ONNXFUSE_CODES_FOR
 void ONNXFUSE_CODES_SUMS(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
                          int at, int32_t* out, const Codes& codes) {
@@ -41,7 +41,8 @@ void ONNXFUSE_CODES_SUMS(const uint8_t* const* table, i64 pitch, i64 segments, i
     for (i64 k = 0; k < whole; k++) {
       vi right[Wide];
       for (int v = 0; v < Wide; v++) {
-        right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
+        right[v] = columns_of(b + v * LANES * 4);
+        if constexpr (Turned) right[v] ^= turn_b;
         prefetch_l1(b + (NEAR * PANEL + v * LANES) * 4);
       }
       b += PANEL * 4;
@@ -55,7 +56,7 @@ void ONNXFUSE_CODES_SUMS(const uint8_t* const* table, i64 pitch, i64 segments, i
     if (rest) {
       const int before = 8 * (4 - (int)rest);  // weights move instead of rows: what is read twice meets zeros
       vi right[Wide];
-      for (int v = 0; v < Wide; v++) right[v] = (columns_of(b + v * LANES * 4) ^ turn_b) << before;
+      for (int v = 0; v < Wide; v++) right[v] = (Turned ? columns_of(b + v * LANES * 4) ^ turn_b : columns_of(b + v * LANES * 4)) << before;
       b += PANEL * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {

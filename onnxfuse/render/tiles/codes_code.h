@@ -127,7 +127,8 @@ ONNXFUSE_INLINE void codes_tile(int rows, const uint8_t* const* table, i64 pitch
       constexpr int Rows = decltype(n)::value;
 #pragma GCC unroll 1
       for (int at = 0; at < PANEL; at += ACROSS) {
-        if (Signed || columns - at > LANES) tile_vnni<Rows, Signed, 2>(table, pitch, segments, length, b, columns, at, out, codes);
+        if (Signed || !codes.right_signed) tile_vnni<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes);
+        else if (columns - at > LANES) tile_vnni<Rows, Signed, 2>(table, pitch, segments, length, b, columns, at, out, codes);
         else tile_vnni<Rows, Signed, Signed ? 2 : 1>(table, pitch, segments, length, b, columns, at, out, codes);
       }
     });

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from onnxfuse.cost.serial import multiply_adds
+from onnxfuse.cost.serial import elements, multiply_adds
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
@@ -53,7 +53,9 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     computed = (
         floor_div(rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows * panels * width
     )  # unused ones included
-    return Phase(splits, multiply_adds(computed * depth * line.extent, target), tuple(frame.locals), (body,))
+    packed = elements(panels * width * depth * line.extent, 0, target.serial)
+    work = multiply_adds(computed * depth * line.extent, target) + packed
+    return Phase(splits, work, tuple(frame.locals), (body,))
 
 
 def _extents(axes: Sequence[Axis]) -> tuple[Index, ...]:

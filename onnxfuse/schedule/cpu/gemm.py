@@ -32,9 +32,11 @@ from onnxfuse.schedule.cpu.tiles import (
     tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.frame import Frame, flat_in
+from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
+from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 PACKED = "packed"
@@ -42,6 +44,7 @@ SUMS = "partial"
 SHORTEST_K_SPLIT = 256  # steps of a k-split, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # numbers of k-splits that are measured
+FINER = 8  # times as many blocks of rows that are packed by copying, for more cores
 FEWER_ROWS = 2  # rows by which measured tiles may be smaller than the usual ones
 
 
@@ -108,7 +111,7 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     kind = t.product
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tile_rows), -(-n // target.panel)
-    must = t.left.dtype != kind.left or bool(t.parts)
+    must = t.left.dtype != kind.left or bool(t.parts) or t.along_rows
     may = must or (not kind.exact and m != 1 and panel_count > 1)
     tile = kind.left.bytes * tile_rows * k
     lines = tile if must else kind.left.bytes * elements_read(t, offset, tile_rows, k)
@@ -129,7 +132,8 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
         all_rows = [by_rows, replace(by_rows, block=fitting(6, lines, min(here, share)))]
         candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
         if must and None not in (m, depth.constant):
-            candidates.insert(0, replace(by_rows, packed_by_task=True, block=fitting(4, tile, share)))
+            blocks = [fitting(4, tile, most) for most in ((share, max(1, share // FINER)) if t.along_rows else (share,))]
+            candidates[:0] = [replace(by_rows, packed_by_task=True, block=block) for block in blocks]
     if may:
         candidates.append(replace(by_columns, packed=True, block=fitting(6, tile, count)))
         k_splits = _k_splits(k, kind, tile_rows * count, target) if depth.constant is not None else 1
@@ -220,6 +224,8 @@ def _pack_phase(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis) -
 def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: Index) -> tuple[Stmt, ...]:
     """Statements that pack the rows of one tile to the offset `to`."""
     end = Index.of(Axis("m1", s.rows + 1))
+    if t.along_rows:
+        return _copied_rows(t, frame, m, first, end, to)
     segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
     made: tuple[Stmt, ...] = ()
     for part in t.parts or (KSubrange(t.left, Axis("k", t.length), 0),):
@@ -234,6 +240,14 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
     for a in reversed(t.segments):
         made = (Loop(a, ZERO, a.extent, "serial", made),)
     return made
+
+
+def _copied_rows(t: Tiled, frame: Frame, m: Axis, first: Axis, end: Index, to: Index) -> tuple[Stmt, ...]:
+    """Statements that pack rows which lie side by side in memory, vector by vector."""
+    step = flatten(tuple(map(Index.of, t.ranges)), tuple(a.extent for a in t.ranges))
+    value = flat_in(t.left, frame)
+    goal = Goal(PACKED, to + step * (end - first) + m - first, value)
+    return written([goal], [*map(Level, t.ranges), Level(m, "vector", Index.of(first), end)])
 
 
 @dataclass(frozen=True, slots=True)

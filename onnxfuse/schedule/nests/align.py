@@ -213,7 +213,7 @@ def with_prologue(jobs: Sequence[Job]) -> bool:
 def goes_by_rows(job: Job) -> bool:
     """Whether a job is a contraction with weights, by plain float32 tiles, of a known number of rows."""
     t = job.tiled
-    if t is None or t.product != SINGLE or t.parts or t.lines is not None or t.batch:
+    if t is None or t.product != SINGLE or t.parts or t.lines is not None or t.batch or t.along_rows:
         return False
     return bool(t.rows) and all(a.extent.constant is not None for a in t.rows)
 

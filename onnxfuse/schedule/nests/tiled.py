@@ -36,7 +36,8 @@ class Tiled:
     With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
     are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
     one line to the next: positions behind the end of a line are computed too, but not stored. With `channels`, columns
-    are contiguous in `left` and have windows of their own: `segments` of `length` elements, each with a pointer.
+    are contiguous in `left` and have windows of their own: `segments` of `length` elements, each with a pointer. A left
+    side that is contiguous `along_rows` instead, of all of them as one axis, is packed: its `length` is that of k.
     """
 
     left: Load
@@ -55,6 +56,7 @@ class Tiled:
     pitch: int = 0
     panels: tuple[Axis, Axis] | None = None  # axes of the right side: panel, and column in the panel
     channels: bool = False
+    along_rows: bool = False
 
     @property
     def panel(self) -> Axis:
