@@ -32,7 +32,6 @@ class Const:
     value: float | int | bool
     dtype: DType
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    _inside: tuple[Scalar, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((repr(self.value), self.dtype.name)))
