@@ -9,7 +9,7 @@ widths, loop orders, tiles and buffers were decided by `schedule`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
@@ -391,5 +391,5 @@ def _parts(x: object) -> Iterator[object]:
         yield here
         if isinstance(here, tuple):
             waiting.extend(here)
-        elif is_dataclass(here) and not isinstance(here, Index):
-            waiting.extend(getattr(here, f.name) for f in fields(here))
+        elif not isinstance(here, Index):  # of dataclasses what they are made of, without what is derived from it
+            waiting.extend(getattr(here, name) for name in getattr(here, "__match_args__", ()))

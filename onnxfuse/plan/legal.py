@@ -8,7 +8,7 @@ found when it is priced (`price.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.plan.search.scope import Members, Scope
@@ -25,8 +25,9 @@ def set_of(nodes: Iterable[int]) -> Set:
     return found
 
 
+@lru_cache(1 << 14)
 def members(nodes: Set) -> Members:
-    """The positions in a set, in order."""
+    """The positions in a set, in order. A search asks for those of a few sets again and again."""
     return tuple(_bits(nodes))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
-from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.compose import loads
+from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group
-from onnxfuse.ir.layout import Layout
+from onnxfuse.ir.indexing import looked_up
+from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.unlocks import ALONE
 
@@ -20,11 +22,33 @@ def stays(
     """Whether a group has at least `least` operators; fewer suffice if it reads or makes values in a changed layout.
 
     `spared` operators, which are not needed since kernels compute shapes themselves, count as operators of the group. A
-    product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default.
+    product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default, and so is a
+    lookup in them.
     """
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
-    return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
+    if least > USUAL_GROUP or _weights(group, graph) < LARGE:
+        return False
+    return _is_product(group, kinds) or any(looks_up_weights(n, graph, kinds) for n in group.nodes)
+
+
+def looks_up_weights(node: Node, graph: Graph, kinds: Mapping[str, Kind]) -> bool:
+    """Whether a node looks up rows of a large table that a product multiplies too.
+
+    As a kernel it reads them where the product has them packed (`emit/tables.py`); the runtime needs another copy.
+    """
+    loaded = [x for d in kinds[node.name].definitions for x in loads(d.value) if any(map(looked_up, x.index))]
+    held = [graph.constants[x.source] for x in loaded if x.source in graph.constants]
+    tables = {c.stored(PLAIN)[0] for c in held if c.bytes >= LARGE}
+    return bool(tables) and any(_multiplies(n, graph, kinds, tables) for n in graph.nodes)
+
+
+def _multiplies(node: Node, graph: Graph, kinds: Mapping[str, Kind], tables: Container[Constant]) -> bool:
+    """Whether a node is a product with weights that are one of these tables, or a transposed copy."""
+    kind = kinds.get(node.name)
+    if kind is None or kind.name != WEIGHTS or kind.spatial:
+        return False
+    return any(v in graph.constants and graph.constants[v].stored(PLAIN)[0] in tables for v in node.inputs)
 
 
 def pools_beside(group: Group, others: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> bool:

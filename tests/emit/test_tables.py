@@ -19,11 +19,14 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 LOOKED_UP = "e = Gather (table, ids)  f = Add (e, b)  g = Tanh (f)"
 AS_IT_IS = "z = Gemm <transB = 1> (g, table, c)"
 TURNED = "t = Transpose <perm = [1, 0]> (table)  z0 = MatMul (g, t)  z = Add (z0, c)"
+# As in language models: what is looked up has several readers, so that the lookup is in no group with one of them.
+ALONE = f"d = Tanh (e)  k = MatMul (d, w)  r = Add (k, e)  {AS_IT_IS.replace('(g,', '(r,')}"
 RANDOM = np.random.default_rng(5)
 WEIGHTS = {
     "table": RANDOM.normal(size=(ROWS, COLUMNS)).astype(np.float32),
     "b": RANDOM.normal(size=COLUMNS).astype(np.float32),
     "c": RANDOM.normal(size=ROWS).astype(np.float32),
+    "w": RANDOM.normal(size=(COLUMNS, COLUMNS)).astype(np.float32),
 }
 
 
@@ -42,7 +45,7 @@ def tables(model: Path, **changes: object) -> list[tuple[int, ...]]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("product", [AS_IT_IS, TURNED], ids=["as it is", "turned"])
+@pytest.mark.parametrize("product", [AS_IT_IS, TURNED, ALONE], ids=["as it is", "turned", "lookup alone"])
 def test_a_table_is_stored_once(product: str, tmp_path: Path) -> None:
     """Every row of it is found, counted from either end, with the library and without."""
     original = saved(tmp_path, product)

@@ -19,7 +19,7 @@ from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.select import PricedGroup, Solved, cheapest
 from onnxfuse.plan.search.space import Space
-from onnxfuse.plan.small_groups import USUAL_GROUP
+from onnxfuse.plan.small_groups import USUAL_GROUP, looks_up_weights
 from onnxfuse.plan.strategies.priority import merged
 from onnxfuse.plan.unlocks import ALONE, BUDGET
 
@@ -104,6 +104,9 @@ class _Choosing:
         Times of kernels and of nodes are predicted by different models, and not compared. So a node that `anchors`
         fuses is left only if its time was measured, or its group has no price, is too small or would not be built.
         """
+        scope = self.space.scope
+        if looks_up_weights(scope.nodes[node], scope.graph, scope.by_name) and self.space.seconds(1 << node):
+            return False
         group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
         seconds = self.space.seconds(group) if group is not None else None
         if group is None or seconds is None or not self._large_enough(group) or self.prices.node_is_measured(node):
