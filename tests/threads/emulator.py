@@ -25,7 +25,7 @@ from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++20", "-DEMULATED", "-D__CUDACC__", "-O1", f"-I{HERE}", f"-I{SUPPORT}")
+FLAGS = ("-std=c++20", "-DEMULATED", "-D__CUDACC__", "-Og", f"-I{HERE}", f"-I{SUPPORT}")
 _FUNCTION = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+)(?:, \d+)?\) (\w+)\((.*)\) \{')
 
 
