@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
+from onnxfuse.cost.block import Block
 from onnxfuse.cost.expressions import index_work, loaded_in, work_of
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, EnclosingLoop
@@ -57,28 +58,6 @@ POINTED = 1.5  # loads of a step for each row behind a pointer of its own: half 
 
 
 @dataclass(slots=True)
-class _Block:
-    """What one run of a list of statements costs: slots of the two units, loads, stores, and the longest chain."""
-
-    ops: float = 0.0
-    loads: float = 0.0
-    stores: float = 0.0
-    other: float = 0.0  # cycles that share nothing with the units
-    chains: dict[str, float] = field(default_factory=dict)
-
-    def add(self, inside: _Block, share: float = 1.0) -> None:
-        """What a block inside costs, of which so large a share of the runs is made; its chains are not added."""
-        self.ops += share * inside.ops
-        self.loads += share * inside.loads
-        self.stores += share * inside.stores
-        self.other += share * inside.other
-
-    @property
-    def cycles(self) -> float:
-        return max(self.ops / 2, self.loads / 2, self.stores, *self.chains.values(), 0.0) + self.other
-
-
-@dataclass(slots=True)
 class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
@@ -121,25 +100,20 @@ class Counter(Means):
 
     # statements -------------------------------------------------------------------------------------------------------
 
-    def _block(self, body: tuple[Stmt, ...]) -> _Block:
-        block = _Block()
+    def _block(self, body: tuple[Stmt, ...]) -> Block:
+        block = Block()
         for s in body:
             self._statement(s, block)
         return block
 
-    def _statement(self, s: Stmt, block: _Block) -> None:
+    def _statement(self, s: Stmt, block: Block) -> None:
         match s:
             case Loop():  # what hardly ever runs costs nothing
                 block.other += self._loop(s) if s.kind != "seldom" else 0.0
             case ReduceLoop():
                 self._reduce_loop(s, block)
             case When():
-                before, share = len(self.accesses), prod(self._share(g) for g in s.guards)
-                inside = self._block(s.body)
-                block.add(inside, share)
-                self.accesses[before:] = [a.in_share(share) for a in self.accesses[before:]]
-                block.other += len(s.guards)
-                block.chains |= inside.chains
+                self._branch(s, block)
             case Bind():
                 self._bind(s)
                 block.ops += index_work(s.value)
@@ -156,7 +130,16 @@ class Counter(Means):
             case _:
                 assert_never(s)
 
-    def _accumulate(self, s: Accumulate, block: _Block) -> None:
+    def _branch(self, s: When, block: Block) -> None:
+        """A branch, and what it touches, by how often it is taken."""
+        before, share = len(self.accesses), prod(self._share(g) for g in s.guards)
+        inside = self._block(s.body)
+        block.add(inside, share)
+        self.accesses[before:] = [a.in_share(share) for a in self.accesses[before:]]
+        block.other += len(s.guards)
+        block.chains |= inside.chains
+
+    def _accumulate(self, s: Accumulate, block: Block) -> None:
         for target, value in zip(s.targets, s.values, strict=True):
             fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
             self._scalar(value, block)
@@ -202,15 +185,15 @@ class Counter(Means):
         self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
         if s.kind == "vector":
             self.vector, self.carries = s.axis, max(s.carries, 1)
-        block = _Block()
+        block = Block()
         for inner in s.body:
             self._statement(inner, block)
         self.loops.pop()
         self.vector, self.carries = saved
         return trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
 
-    def _reduce_loop(self, s: ReduceLoop, block: _Block) -> None:
-        inside = _Block()
+    def _reduce_loop(self, s: ReduceLoop, block: Block) -> None:
+        inside = Block()
         for b in s.body:
             self._statement(b, inside)
         inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
@@ -313,7 +296,7 @@ class Counter(Means):
         apart = APART * self.number(s.k.extent) if s.apart else 0.0
         return CALL + PACKED * elements * max(1.0, self.target.lanes / rows) + apart
 
-    def _scalar(self, x: Scalar, block: _Block) -> None:
+    def _scalar(self, x: Scalar, block: Block) -> None:
         """Count an expression; equal parts of it count once."""
         ops, reads = work_of(x)
         block.ops += ops
@@ -325,7 +308,7 @@ class Counter(Means):
                 if node.lanes is not None and node.lanes.kind == "gathered":
                     block.other += LANE * self.target.lanes * node.dtype.bytes / 4
 
-    def _load(self, node: Load, block: _Block) -> None:
+    def _load(self, node: Load, block: Block) -> None:
         """Count one load by how its lanes are made, and remember what it touches."""
         self._guards(node.guards, block)
         wide, lanes = max(1.0, node.dtype.bytes / 4), node.lanes or Lanes("broadcast")
@@ -355,7 +338,7 @@ class Counter(Means):
         """Whether an index differs between the lanes of a vector."""
         return self.vector is not None and self.vector in axes_of(self.whole(e))
 
-    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> None:
+    def _guards(self, guards: tuple[Guard, ...], block: Block) -> None:
         """Count guards: those that differ between the lanes of a vector are masks."""
         block.ops += sum(2.0 if self._varies(g.index) else 1.0 for g in guards)
 
@@ -371,7 +354,7 @@ class Counter(Means):
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
         return stride.constant if stride is not None else None
 
-    def _store(self, s: Store, block: _Block) -> None:
+    def _store(self, s: Store, block: Block) -> None:
         """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
         for value in s.values:
             self._scalar(value, block)

@@ -37,6 +37,12 @@ def test_a_panel_stays_in_cache_over_all_rows():
     assert found.loads == {"w": 80 * KB, "x": 10 * 200 * KB}
 
 
+def test_what_is_rarely_touched_is_rarely_fetched():
+    """A branch that one run in four takes."""
+    vectors = Access("x", Index.of(J), 16.0, 4, (run(0, I, 100), run(1, J, 128, 16)))
+    assert fetched([vectors.in_share(0.25)], {"x": 8 * KB}, 1 * KB).loads == {"x": 100 * 2 * KB}
+
+
 def test_lines_of_a_window_overlap():
     """Three lines of 4 KB for each of 50 outputs: every line comes once where three of them fit."""
     loops = (run(0, I, 50), run(1, K, 3), run(2, J, 64, 16))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 import pytest
 
 from models.borders import BORDERS
 from onnxfuse.config import Options
-from onnxfuse.ir.layout import channels_last
+from onnxfuse.ir.group import Group
+from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
+from onnxfuse.plan.price import Prices, Seconds
+from onnxfuse.plan.search.layouts import with_cheaper_layouts
 from tests.rules.build import Build
 
 IMAGE = channels_last(4)
@@ -34,3 +40,35 @@ def test_pools_between_convolutions_lie_channels_last() -> None:
     x = b.node("MaxPool", x, kernel_shape=(2, 2), strides=(2, 2), out="b")
     made = plan(b.graph(b.node("Relu", b.node("Conv", x, b.weights(16, 16, 3, 3)))), ROWS, Options())
     assert made.layouts == {"b": IMAGE}  # the pool is in the kernel of the convolution before it
+
+
+class Known:
+    """Prices of groups with channels last and without, on one core, on two and on many."""
+
+    def __init__(self, last: Seconds, plain: Seconds | None) -> None:
+        self.last, self.plain = last, plain
+
+    def of_groups(self, groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Seconds | None:
+        return self.last if layouts else self.plain
+
+    def on_target(self, each_point: Seconds) -> Seconds:
+        return each_point[:2]
+
+
+@pytest.mark.parametrize(
+    ("plain", "last"),
+    [
+        ((0.9, 0.9, 1.1), False),
+        ((0.9, 0.9, 1.6), True),
+        ((1.0, 0.99, 1.0), True),
+        ((1.5, 1.5, 1.5), True),
+        (None, True),
+    ],
+)
+def test_islands_lie_as_is_cheaper(plain: Seconds | None, last: bool) -> None:
+    """Not where a larger machine would lose much, nor where a kernel is refused so."""
+    row = BORDERS["few-filters"]
+    made = plan(load(row.build(row.sizes[0]).SerializeToString(), Options()), ROWS, Options())
+    assert len(made.layouts) == 2
+    found = with_cheaper_layouts(made, cast(Prices, Known((1.0, 1.0, 1.0), plain)))
+    assert bool(found.layouts) == last

@@ -132,7 +132,8 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
         all_rows = [by_rows, replace(by_rows, block=fitting(6, lines, min(here, share)))]
         candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
         if must and None not in (m, depth.constant):
-            blocks = [fitting(4, tile, most) for most in ((share, max(1, share // FINER)) if t.along_rows else (share,))]
+            most = (share, max(1, share // FINER)) if t.along_rows else (share,)
+            blocks = [fitting(4, tile, tiles_) for tiles_ in most]
             candidates[:0] = [replace(by_rows, packed_by_task=True, block=block) for block in blocks]
     if may:
         candidates.append(replace(by_columns, packed=True, block=fitting(6, tile, count)))

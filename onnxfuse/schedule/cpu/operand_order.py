@@ -1,4 +1,8 @@
-"""Decides which contractions may exchange operands: those of constant filters over contiguous lines of an image."""
+"""Decides in which order contractions read operands that are contiguous along rows, not along k.
+
+Those of constant filters over contiguous lines of an image may exchange their operands; rows that are contiguous as one
+axis are packed as they lie.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F16, F32
-from onnxfuse.ir.index import Axis, Index, divides
-from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of, divides
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout
@@ -17,6 +21,7 @@ from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
+FEWEST_ALONG = 8  # rows, at least, that are packed as vectors
 FARTHEST = 8  # elements from one pixel to the next, at most, if the lanes of a panel are gathered
 
 
@@ -91,3 +96,17 @@ def _panels(t: Tiled, width: int) -> int:
     """The number of panels of an image of known size."""
     lines = product([a.extent for a in t.lines or ()]).constant or 1
     return lines * -(-(t.places.constant or 0) // width)
+
+
+def along_rows(c: Contracted, places: Mapping[str, Place], constants: Container[str]) -> bool:
+    """Whether a left side is contiguous along all of its rows, as pixels of an image whose channels come first."""
+    left, constant = c.left, isinstance(c.right, Load) and c.right.source in constants
+    if not isinstance(left, Load) or left.dtype != F32 or left.guards or left.source not in places:
+        return False
+    m, extents = Axis("m", product([a.extent for a in c.rows])), tuple(a.extent for a in c.rows)
+    windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
+    if not constant or c.batch or windows or (m.extent.constant or 0) < FEWEST_ALONG:
+        return False
+    offset = places[left.source].offset(left.index)
+    flat = substitute(offset, dict(zip(c.rows, unflatten(Index.of(m), extents), strict=True)))
+    return coefficient(flat, m) == ONE and all(coefficient(offset, r) is not None for r in c.ranges)

@@ -13,7 +13,7 @@ from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import guarded, loads, sources, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
-from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
+from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
@@ -27,14 +27,12 @@ from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_ima
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.inside import layout_inside
-from onnxfuse.schedule.cpu.operand_order import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 from onnxfuse.target import Cpu
-
-FEWEST_ALONG = 8  # rows, at least, that are packed as vectors
 
 
 @dataclass(slots=True)
@@ -201,7 +199,7 @@ def _tiled_channels(how: ProductKind, c: Contracted, done: Prepared, target: Cpu
 def _tiled_as(how: ProductKind, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     if c.channels:
         return _tiled_channels(how, c, done, target)
-    if how == SINGLE and _is_along_rows(c, done, constants):
+    if how == SINGLE and along_rows(c, done.places, constants):
         return _tiled_along_rows(c, done, constants, target)
     parts = _joined(c, done, how)
     before = len(done.jobs)
@@ -229,29 +227,15 @@ def _tiled_as(how: ProductKind, c: Contracted, done: Prepared, constants: Contai
     )
 
 
-def _is_along_rows(c: Contracted, done: Prepared, constants: Container[str]) -> bool:
-    """Whether a left side is contiguous along all of its rows, as pixels of an image whose channels come first."""
-    left, constant = c.left, isinstance(c.right, Load) and c.right.source in constants
-    if not isinstance(left, Load) or left.dtype != F32 or left.guards or left.source not in done.places:
-        return False
-    m, extents = Axis("m", product([a.extent for a in c.rows])), tuple(a.extent for a in c.rows)
-    windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
-    if not constant or c.batch or windows or (m.extent.constant or 0) < FEWEST_ALONG:
-        return False
-    offset = done.places[left.source].offset(left.index)
-    flat = substitute(offset, dict(zip(c.rows, unflatten(Index.of(m), extents), strict=True)))
-    return coefficient(flat, m) == ONE and all(coefficient(offset, r) is not None for r in c.ranges)
-
-
 def _tiled_along_rows(c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     """The contraction with a left side that is packed by copying: the steps of k as they lie in memory."""
-    assert isinstance(c.left, Load)
-    ranges = tuple(order_of(c.ranges, done.places[c.left.source].offset(c.left.index)))
+    left = operand_of(c.left)
+    ranges = tuple(order_of(c.ranges, done.places[left.source].offset(left.index)))
     c, panels = replace(c, ranges=ranges), _panel_axes(c, target.panel)
     right = _right(c, panels, done, constants, SINGLE)
     if right is None:
         return None
-    sides = (c.left, right, (), c.rows, c.columns, ranges, (), product([r.extent for r in ranges]))
+    sides = (left, right, (), c.rows, c.columns, ranges, (), product([r.extent for r in ranges]))
     return Tiled(*sides, c.finish, panels=panels, along_rows=True)
 
 

@@ -88,6 +88,10 @@ def convolutions() -> list[Case]:
         conv("conv_few_out_deep", (1, 40, 7, 9), (2, 40, 3, 3), **three, after="residual"),
         conv("conv_few_out_shallow", (1, 3, 9, 11), (4, 3, 3, 3), **three),
         conv("conv1_few_out", (2, 40, 7, 9), (3, 40, 1, 1)),
+        conv("conv1_along_rows", (1, 24, 7, 9), (33, 24, 1, 1), last="y"),  # pixels lie side by side: copied, k by k
+        conv("conv1_along_rows_deep", (1, 300, 5, 9), (70, 300, 1, 1), last="ry", after="residual", way=-1),
+        conv("conv1_along_rows_images", (2, 24, 3, 5), (33, 24, 1, 1), last="y"),
+        conv("conv1_along_rows_short", (1, 24, 1, 7), (33, 24, 1, 1), last="y"),
         conv("conv1_half_a_panel", (1, 24, 7, 9), (48, 24, 1, 1), after="residual"),
         conv("conv_one_out", (1, 40, 7, 9), (1, 40, 3, 3), **three),
         conv("conv_one_in", (1, 1, 9, 9), (16, 1, 3, 3), **three),

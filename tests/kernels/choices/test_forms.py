@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, When, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.cpu.exchange import SIDE
+from onnxfuse.schedule.cpu.gemm import PACKED
 from onnxfuse.target import CPUS
 from tests.kernels.cases.form import CASES, EXCHANGED
 from tests.kernels.cases.window import conv, pads
@@ -107,6 +108,16 @@ def test_one_filter_works_on_lines_in_place() -> None:
 def test_few_filters_have_their_sides_exchanged() -> None:
     made = kernel(conv("few", (1, 128, 64, 64), (4, 128, 1, 1), last=""))
     assert exchanged(made)
+
+
+@pytest.mark.parametrize(("shape", "copied"), [((1, 64, 40, 40), True), ((2, 64, 8, 8), False), ((1, 64, 1, 7), False)])
+def test_rows_that_lie_side_by_side_are_packed_by_copying(shape: tuple[int, ...], copied: bool) -> None:
+    """Pixels of an image whose channels come first, for a result with channels last: not element by element."""
+    made = kernel(conv("along", shape, (64, 64, 1, 1), last="y"))
+    body = [s for phase in made.phases for s in statements(phase.body)]
+    packed = [s for s in body if isinstance(s, Store) and s.buffer == PACKED]
+    assert bool(packed) == copied
+    assert all(x.lanes is not None and x.lanes.kind == "vector" for s in packed for v in s.values for x in loads(v))
 
 
 def test_images_with_channels_last_have_one_form() -> None:
