@@ -15,10 +15,10 @@ from math import prod
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
 from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline, loads, rebuild, size, sources, walk
-from onnxfuse.ir.dtype import F32, I32, I64, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, never_below_zero
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of, never_below_zero
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
@@ -190,12 +190,28 @@ def _small_enough(value: Scalar) -> bool:
 
 def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]) -> bool:
     """Whether recomputing a value at each use is cheaper than materializing it."""
-    if has_reduction(value):
-        return False
     users = readers.get(d.name, [])
+    if has_reduction(value) or (_is_looked_up_half(value) and any(_is_window(user, d.name) for user in users)):
+        return False
     if cost(value) < EXPENSIVE:
         return True
     return len(users) == 1 and (_reads_once(users[0], d.name, d.shape) or _only_inside_reduction(users[0], d))
+
+
+def _is_looked_up_half(value: Scalar) -> bool:
+    """Whether elements of a value are 16-bit floats that are found through loaded indices.
+
+    Windows over them as they lie would be the columns of a product whose rows, the filters, are widened in every run.
+    """
+    found = (a for n in loads(value) for i in n.index for a in atoms(i))
+    return value.dtype in (F16, BF16) and any(isinstance(a, Loaded) for a in found)
+
+
+def _is_window(user: Definition, name: str) -> bool:
+    """Whether a consumer reduces windows over a value that overlap: an index has a reduced and an own axis."""
+    own = set(user.axes)
+    reads = ((n, set(x.ranges)) for x in walk(user.value) if isinstance(x, Reduce) for n in loads(x))
+    return any(axes_of(e) & own and axes_of(e) & ranges for n, ranges in reads if n.source == name for e in n.index)
 
 
 def _only_inside_reduction(user: Definition, d: Definition) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import BF16, F16, F32, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, I64, DType
 from onnxfuse.ir.graph import Constant, Graph
 from tests.kernels.cases.contraction import CASES as CONTRACTIONS
 from tests.kernels.cases.contraction import SHAPES, gemm, scaled
@@ -79,8 +79,19 @@ def short() -> list[Case]:
         conv("half_patches", (1, 3, 24, 24), (40, 3, 8, 8), strides=(8, 8), last="", dtype=F16),
         conv("half_depth", (1, 32, 14, 14), (32, 1, 3, 3), group=32, **three),
         *between(),
+        letters(),
     ]
     return out
+
+
+def letters() -> Case:
+    """A convolution over looked-up letters that lie channels first: they are copied, so that no filter is widened."""
+    b = Build()
+    table, ids = b.constant(b.rng.normal(size=(19, 24)).astype(np.float16)), b.input("i", "n", "t", dtype=I64)
+    x = b.node("Transpose", b.node("Gather", table, ids), perm=(0, 2, 1))
+    w = b.constant((b.rng.normal(size=(33, 24, 5)) / 11).astype(np.float16))
+    y = b.node("Relu", b.node("Conv", x, w, pads=(2, 2), kernel_shape=(5,)))
+    return Case("half_letters", b.graph(y), ({"n": 1, "t": 1}, {"n": 3, "t": 17}))
 
 
 def between() -> list[Case]:
