@@ -177,9 +177,9 @@ def epilogue(
 ) -> tuple[Stmt, ...]:
     """The epilogue of a tile whose accumulators are in `sums`: the rest of the expression, vectorised over columns.
 
-    With `prefetch`, the operands of the next tile's epilogue are prefetched; if results are `far`, the lines that it
-    stores to too. With a `span`, only its columns are computed. If the result is contiguous along the rows, it
-    overwrites the sums first, and the tile is transposed in registers.
+    With `prefetch`, the operands of the next tile's epilogue are prefetched; if it has none and results are `far`, the
+    lines that it stores to. With a `span`, only its columns are computed. If the result is contiguous along the rows,
+    it overwrites the sums first, and the tile is transposed in registers.
     """
     tiled = job.tiled
     assert tiled is not None
@@ -199,7 +199,7 @@ def epilogue(
     loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", begin, used)]
     ahead = tuple(_prefetches(value, sums[0], lane, row, frame.tile_rows, width)) if prefetch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
-    if far and coefficient(goal.offset, lane) == ONE:
+    if far and not ahead and coefficient(goal.offset, lane) == ONE:
         at = substitute(goal.offset, {lane: ZERO, row: Index.of(row) + frame.tile_rows})
         ahead = (*ahead, Prefetch(place.buffer, at, width))
     turn: tuple[Stmt, ...] = ()
