@@ -205,7 +205,7 @@ def _counted(
     work = number(phase.work, symbols)
     outer, inner = parts_of(target.cores, work, extents[0], extents[1])
     if phase.few:
-        outer, inner = few_parts_of(target.cores, work, extents[0])
+        outer, inner = few_parts_of(target.cores, work, extents[0], extents[1])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
     counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)

@@ -23,7 +23,10 @@ def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int
     return outer, 1 if outer >= PLENTY * cores else min(-(-wanted // outer), second)
 
 
-def few_parts_of(cores: int, picoseconds: int, first: int) -> tuple[int, int]:
-    """The same where every task reads all weights (`few_parts_of` in loops.h)."""
+def few_parts_of(cores: int, picoseconds: int, first: int, second: int = 1) -> tuple[int, int]:
+    """The same where every task reads all weights, or its share of them (`few_parts_of` in loops.h)."""
+    if first <= 0 or second <= 0:
+        return 0, 0
     wanted = cores if picoseconds >= 2 * TASK else 2 if picoseconds >= SHARED and cores > 1 else 1
-    return (min(wanted, first), 1) if first > 0 else (0, 0)
+    outer = min(wanted, first)
+    return outer, min(wanted // outer, second)

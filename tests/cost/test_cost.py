@@ -254,6 +254,14 @@ def test_tasks_that_all_read_the_weights_are_as_many_as_cores(cores: int, first:
     assert few_parts_of(cores, 7 * 10**6, first) == (min(first, 1), min(first, 1))
 
 
+def test_cores_without_a_panel_share_those_of_others():
+    """Blocks of rows are divided where there are fewer panels than cores, into no more tasks than cores."""
+    asked = [(16, 8, 2), (16, 4, 9), (16, 12, 9), (16, 3, 9), (2, 8, 9), (16, 1, 3)]
+    assert [few_parts_of(n, 10**9, *parts) for n, *parts in asked] == [
+        (8, 2), (4, 4), (12, 1), (3, 5), (2, 1), (1, 3),
+    ]  # fmt: skip
+
+
 def test_the_mean_of_bounds_lies_between_them():
     """Panels of 32 columns, the last one short: of a million of them few are looked at."""
     panels = 1 << 20

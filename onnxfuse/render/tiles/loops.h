@@ -366,11 +366,12 @@ ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second
   return Parts{outer, outer >= agreed::PLENTY * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
-// For phases whose tasks each read all weights: one task per core.
-ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first) {
-  if (first <= 0) return Parts{0, 0};
+// For phases whose tasks each read all weights, or their share of them: at most one task per core.
+ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
+  if (first <= 0 || second <= 0) return Parts{0, 0};
   i64 wanted = picoseconds >= 2 * (i64)agreed::TASK ? cores : picoseconds >= agreed::SHARED && cores > 1 ? 2 : 1;
-  return Parts{least(wanted, first), 1};
+  i64 outer = least(wanted, first);
+  return Parts{outer, least(wanted / outer, second)};
 }
 
 ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {

@@ -33,8 +33,9 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
     blocks = -(-tiles // d.block)
     work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
-    threads, _ = few_parts_of(target.cores, work, int(panels if d.by_panels else blocks))
-    mine, all_ = panels / threads if d.by_panels else panels, rows if d.by_panels else rows / threads
+    splits = (int(panels), int(tiles if blocks == 1 else blocks)) if d.by_panels else (int(blocks), 1)
+    outer, inner = few_parts_of(target.cores, work, *splits)
+    mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels, rows / outer)
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
     calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
     image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)

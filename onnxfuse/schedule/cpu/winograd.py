@@ -61,8 +61,8 @@ class Windows:
 class WinogradBlocking:
     """How tasks divide the work.
 
-    Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks. With `keep` a task
-    transforms the filters of all panels once, else once per block.
+    Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks, or with some where
+    there are more cores than panels. With `keep` a task transforms the filters of all panels once, else once per block.
     """
 
     transform: Transform
@@ -169,26 +169,32 @@ class _Winograd:
         """The complete phase."""
         division, tiles = self.division, self.tiles
         blocks = floor_div(tiles + (division.block - 1), Index.of(division.block))
-        rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
+        whole = division.by_panels and blocks == ONE  # the tiles are divided where there are more cores than panels
+        parts = tiles if whole else blocks
+        rb, b0, b1 = Axis("rb", blocks), Axis("b0", parts), Axis("b1", parts + 1)
         p0, p1 = Axis("p0", self.panel.extent), Axis("p1", self.panel.extent + 1)
         some, all_ = (Index.of(p0), Index.of(p1)), (ZERO, self.panel.extent)
         panels = some if division.by_panels else all_
         inside = Loop(self.panel, *panels, "serial", (*self._products(), self._results()))
+        block = Index.of(rb) * division.block
+        ends = (Index.of(b1),) if whole else (block + division.block, tiles)
         bounds = (
-            Bind(self.t0, Index.of(rb) * division.block),
-            Bind(self.t1, Index.of(rb) * division.block + division.block, tiles),
+            Bind(self.t0, Index.of(b0) if whole else block),
+            Bind(self.t1, *ends),
             Bind(self.begin, floor_div(Index.of(self.t0) * self.rows, tiles)),
             Bind(self.end, floor_div(Index.of(self.t1) * self.rows, tiles)),
         )
-        range_ = (ZERO, blocks) if division.by_panels else (Index.of(b0), Index.of(b1))
-        body: tuple[Stmt, ...] = (Loop(rb, *range_, "serial", (*bounds, self._image(), inside)),)
+        body: tuple[Stmt, ...] = (*bounds, self._image(), inside)
+        body = body if whole else (Loop(rb, Index.of(b0), Index.of(b1), "serial", body),)
         if division.keep:
             n = self.size
             firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
-        split = Split(p0, p1, self.panel.extent) if division.by_panels else Split(b0, b1, blocks)
-        return Phase((split,), self._serial_time(), tuple(self._locals()), body, few=True)
+        splits = (Split(b0, b1, parts),)
+        if division.by_panels:
+            splits = (Split(p0, p1, self.panel.extent), *splits)
+        return Phase(splits, self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
         n, most = self.size, max(map(len, self.transform.groups))
