@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
-from onnxfuse.cost.block import Block
 from onnxfuse.cost.expressions import index_work, loaded_in, work_of
 from onnxfuse.cost.means import Means
+from onnxfuse.cost.statement_cost import StatementCost
 from onnxfuse.cost.traffic import Access, EnclosingLoop
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
@@ -100,13 +100,13 @@ class Counter(Means):
 
     # statements -------------------------------------------------------------------------------------------------------
 
-    def _block(self, body: tuple[Stmt, ...]) -> Block:
-        block = Block()
+    def _block(self, body: tuple[Stmt, ...]) -> StatementCost:
+        block = StatementCost()
         for s in body:
             self._statement(s, block)
         return block
 
-    def _statement(self, s: Stmt, block: Block) -> None:
+    def _statement(self, s: Stmt, block: StatementCost) -> None:
         match s:
             case Loop():  # what hardly ever runs costs nothing
                 block.other += self._loop(s) if s.kind != "seldom" else 0.0
@@ -130,7 +130,7 @@ class Counter(Means):
             case _:
                 assert_never(s)
 
-    def _branch(self, s: When, block: Block) -> None:
+    def _branch(self, s: When, block: StatementCost) -> None:
         """A branch, and what it touches, by how often it is taken."""
         before, share = len(self.accesses), prod(self._share(g) for g in s.guards)
         inside = self._block(s.body)
@@ -139,7 +139,7 @@ class Counter(Means):
         block.other += len(s.guards)
         block.chains |= inside.chains
 
-    def _accumulate(self, s: Accumulate, block: Block) -> None:
+    def _accumulate(self, s: Accumulate, block: StatementCost) -> None:
         for target, value in zip(s.targets, s.values, strict=True):
             fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
             self._scalar(value, block)
@@ -185,15 +185,15 @@ class Counter(Means):
         self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
         if s.kind == "vector":
             self.vector, self.carries = s.axis, max(s.carries, 1)
-        block = Block()
+        block = StatementCost()
         for inner in s.body:
             self._statement(inner, block)
         self.loops.pop()
         self.vector, self.carries = saved
         return trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
 
-    def _reduce_loop(self, s: ReduceLoop, block: Block) -> None:
-        inside = Block()
+    def _reduce_loop(self, s: ReduceLoop, block: StatementCost) -> None:
+        inside = StatementCost()
         for b in s.body:
             self._statement(b, inside)
         inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
@@ -296,7 +296,7 @@ class Counter(Means):
         apart = APART * self.number(s.k.extent) if s.apart else 0.0
         return CALL + PACKED * elements * max(1.0, self.target.lanes / rows) + apart
 
-    def _scalar(self, x: Scalar, block: Block) -> None:
+    def _scalar(self, x: Scalar, block: StatementCost) -> None:
         """Count an expression; equal parts of it count once."""
         ops, reads = work_of(x)
         block.ops += ops
@@ -308,7 +308,7 @@ class Counter(Means):
                 if node.lanes is not None and node.lanes.kind == "gathered":
                     block.other += LANE * self.target.lanes * node.dtype.bytes / 4
 
-    def _load(self, node: Load, block: Block) -> None:
+    def _load(self, node: Load, block: StatementCost) -> None:
         """Count one load by how its lanes are made, and remember what it touches."""
         self._guards(node.guards, block)
         wide, lanes = max(1.0, node.dtype.bytes / 4), node.lanes or Lanes("broadcast")
@@ -338,7 +338,7 @@ class Counter(Means):
         """Whether an index differs between the lanes of a vector."""
         return self.vector is not None and self.vector in axes_of(self.whole(e))
 
-    def _guards(self, guards: tuple[Guard, ...], block: Block) -> None:
+    def _guards(self, guards: tuple[Guard, ...], block: StatementCost) -> None:
         """Count guards: those that differ between the lanes of a vector are masks."""
         block.ops += sum(2.0 if self._varies(g.index) else 1.0 for g in guards)
 
@@ -354,7 +354,7 @@ class Counter(Means):
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
         return stride.constant if stride is not None else None
 
-    def _store(self, s: Store, block: Block) -> None:
+    def _store(self, s: Store, block: StatementCost) -> None:
         """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
         for value in s.values:
             self._scalar(value, block)

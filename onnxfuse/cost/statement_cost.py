@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Block:
+class StatementCost:
     """What one run of a list of statements costs: slots of the two units, loads, stores, and the longest chain."""
 
     ops: float = 0.0
@@ -15,7 +15,7 @@ class Block:
     other: float = 0.0  # cycles that share nothing with the units
     chains: dict[str, float] = field(default_factory=dict)
 
-    def add(self, inside: Block, share: float = 1.0) -> None:
+    def add(self, inside: StatementCost, share: float = 1.0) -> None:
         """What a block inside costs, of which so large a share of the runs is made; its chains are not added."""
         self.ops += share * inside.ops
         self.loads += share * inside.loads
