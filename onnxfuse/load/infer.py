@@ -40,10 +40,10 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
     done = inference.of_model(bare)
     if done is None:
         return {}
-    known = {v.name: v.type for v in (*done.graph.input, *done.graph.value_info, *done.graph.output)}
+    types = {v.name: v.type for v in (*done.graph.input, *done.graph.value_info, *done.graph.output)}
     for node in bare.graph.node:
-        if node.op_type == "LabelEncoder" and {node.input[0], node.output[0]} <= known.keys():
-            _keep_shape(known[node.input[0]].tensor_type, known[node.output[0]].tensor_type)
+        if node.op_type == "LabelEncoder" and {node.input[0], node.output[0]} <= types.keys():
+            _keep_shape(types[node.input[0]].tensor_type, types[node.output[0]].tensor_type)
     return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
 
 

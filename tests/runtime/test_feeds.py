@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
 from onnxfuse.runtime import engine, feed_limits, feeds
-from onnxfuse.verify import trial
+from onnxfuse.verify import trial, verify_models
 
 FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 
@@ -293,3 +293,29 @@ def test_a_perturbation_keeps_integers_and_masks():
     moved = feeds.nudged(given, 0)
     assert all(np.array_equal(moved[name][:3], given[name][:3], equal_nan=name == "odd") for name in given)
     assert np.isfinite(moved["odd"][3])
+
+
+def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
+    """The model with another input, of strings that a table makes numbers of."""
+    more = onnx.ModelProto()
+    more.CopyFrom(source)
+    more.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    table = {"keys_strings": ["a", "b"], "values_int64s": [3, 5], "default_int64": 7}
+    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, ["n", 2]))
+    more.graph.node.append(helper.make_node("LabelEncoder", ["words"], ["ids"], domain="ai.onnx.ml", **table))
+    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
+    more.graph.output.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 2]))
+    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, ["n", 2]))
+    onnx.save(more, path)
+    return path
+
+
+def test_a_model_that_reads_text_is_run_with_words_of_its_tables(files: Path, tmp_path: Path, good: Path, wrong: Path):
+    plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
+    original, made = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
+    for library, right in ((good, True), (wrong, False)):
+        verdict = verify_models(original, made, library=library)
+        assert verdict.ok is right and verdict.inputs
+    (words,) = (each for each in feeds.inputs_of(feed_limits.skeleton(original)) if each.name == "words")
+    drawn = feeds.random_sets([words], seed=0, recipe=feeds.RECIPES[0], dims={"n": 50})
+    assert set(drawn[0]["words"].ravel()) == {"a", "b", "?"}

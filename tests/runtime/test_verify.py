@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime import engine, feed_limits
 from onnxfuse.verify import compare, nodes, original, trial, verify_culprits, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict, verdict_on
 from tests.runtime import twice
@@ -101,32 +101,6 @@ def asking_for_more(path: Path, source: onnx.ModelProto) -> Path:
     more.graph.output.append(helper.make_tensor_value_info("count", TensorProto.INT64, []))
     onnx.save(more, path)
     return path
-
-
-def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
-    """The model with another input, of strings that a table makes numbers of."""
-    more = onnx.ModelProto()
-    more.CopyFrom(source)
-    more.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
-    table = {"keys_strings": ["a", "b"], "values_int64s": [3, 5], "default_int64": 7}
-    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, ["n", 2]))
-    more.graph.node.append(helper.make_node("LabelEncoder", ["words"], ["ids"], domain="ai.onnx.ml", **table))
-    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
-    more.graph.output.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 2]))
-    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, ["n", 2]))
-    onnx.save(more, path)
-    return path
-
-
-def test_a_model_that_reads_text_is_run_with_words_of_its_tables(files: Path, tmp_path: Path, good: Path, wrong: Path):
-    plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
-    original, made = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
-    for library, right in ((good, True), (wrong, False)):
-        verdict = verify_models(original, made, library=library)
-        assert verdict.ok is right and verdict.inputs
-    (words,) = (each for each in feeds.inputs_of(feed_limits.skeleton(original)) if each.name == "words")
-    drawn = feeds.random_sets([words], seed=0, recipe=feeds.RECIPES[0], dims={"n": 50})
-    assert set(drawn[0]["words"].ravel()) == {"a", "b", "?"}
 
 
 def test_what_cannot_be_run_is_loaded_at_least(files: Path, tmp_path: Path, good: Path):
