@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import inf, prod
+from math import ceil, inf, prod
 
+from onnxfuse.cost import number
+from onnxfuse.cost.count import CALL, SEGMENT
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, RankedSchedules
+from onnxfuse.ir.tasks import few_parts_of
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.gemm import gemm_candidates
-from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.schedule_keys import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import FilterNests, Windows, WinogradBlocking, windows_of, winograd_phase
@@ -27,6 +30,7 @@ GAIN = 0.9  # fraction of the direct algorithm's time on few cores that another 
 KEPT = 0.6  # fraction of L2 for the transformed filters of all panels
 BLOCKS = (0.4, 0.8)  # fractions of L2 for the transformed inputs of a block
 MANY = 16  # assumed number of register tiles, where it is not known
+LOOPS = 2  # cycles of loop overhead per vector
 LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
 
 
@@ -180,3 +184,33 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
         for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
             yield WinogradBlocking(transform, block, by_panels=False, keep=False)
             yield WinogradBlocking(transform, block, by_panels=True, keep=False)
+
+
+def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes: Mapping[str, int]) -> float:
+    """A lower bound of the seconds predicted for a division of the work, from extents alone; 0 if one is not known.
+
+    It counts register tiles as the cost model does, and of the transforms their stores.
+    """
+    try:
+        images, tiled = ([number(e, sizes) for e in es] for es in ([a.extent for a in w.images], w.tiles(d.transform)))
+        depth, columns = number(w.channel.extent, sizes), number(product([a.extent for a in t.columns]), sizes)
+    except SymbolUnknown:
+        return 0.0
+    size, outputs, vectors = d.transform.size, d.transform.outputs, target.panel / target.lanes
+    rows, panels = prod(images) * prod(tiled), -(-columns // target.panel)
+    known = product([*(a.extent for a in (*w.images, *w.place))]).constant
+    tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
+    blocks = -(-tiles // d.block)
+    work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
+    splits = (int(panels), int(tiles if blocks == 1 else blocks)) if d.by_panels else (int(blocks), 1)
+    outer, inner = few_parts_of(target.cores, work, *splits)
+    mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels, rows / outer)
+    products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
+    calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
+    image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)
+    line = max(outputs, size / 2) + LOOPS  # cycles per vector
+    stored = ceil(columns / target.lanes) / panels * outputs**2 * 2
+    results = all_ * mine * (vectors * (size + outputs) * line + stored)
+    times = 1.0 if d.keep else blocks * all_ / rows
+    filters = size**2 * depth * vectors * mine * times
+    return (products + calls + image + results + filters) * target.cycle

@@ -173,8 +173,7 @@ class _Winograd:
         parts = tiles if whole else blocks
         rb, b0, b1 = Axis("rb", blocks), Axis("b0", parts), Axis("b1", parts + 1)
         p0, p1 = Axis("p0", self.panel.extent), Axis("p1", self.panel.extent + 1)
-        some, all_ = (Index.of(p0), Index.of(p1)), (ZERO, self.panel.extent)
-        panels = some if division.by_panels else all_
+        panels = (Index.of(p0), Index.of(p1)) if division.by_panels else (ZERO, self.panel.extent)
         inside = Loop(self.panel, *panels, "serial", (*self._products(), self._results()))
         block = Index.of(rb) * division.block
         ends = (Index.of(b1),) if whole else (block + division.block, tiles)
@@ -191,10 +190,8 @@ class _Winograd:
             firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
-        splits = (Split(b0, b1, parts),)
-        if division.by_panels:
-            splits = (Split(p0, p1, self.panel.extent), *splits)
-        return Phase(splits, self._serial_time(), tuple(self._locals()), body, few=True)
+        splits = (Split(p0, p1, self.panel.extent),) if division.by_panels else ()
+        return Phase((*splits, Split(b0, b1, parts)), self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
         n, most = self.size, max(map(len, self.transform.groups))
