@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import ZERO
+from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules, Substitutions
 from onnxfuse.ir.layout import Layout
@@ -270,10 +270,15 @@ def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepare
 
 
 def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
-    """The buffers, one per name, of the largest known size."""
+    """The buffers, one per name, as large as the largest of them."""
     found: dict[str, Buffer] = {}
     for b in scratch:
         other = found.get(b.name)
-        if other is None or (b.size.constant or 0) > (other.size.constant or 0):
-            found[b.name] = b
+        found[b.name] = b if other is None else replace(b, size=_room(other.size, b.size))
     return tuple(found.values())
+
+
+def _room(a: Index, b: Index) -> Index:
+    """The larger of two sizes where it is known, else their sum."""
+    signs = {factor > 0 for _, factor in (a - b).terms}  # of extents and their quotients, none of which is negative
+    return a + b if len(signs) == 2 else a if signs == {True} else b

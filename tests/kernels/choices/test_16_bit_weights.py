@@ -9,9 +9,11 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel, Pack, statements
 from onnxfuse.ir.products import DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
 from onnxfuse.ir.tile import Tile
+from onnxfuse.ir.verify import verify
 from tests.kernels.cases.half import CASES
 from tests.kernels.choices.test_tiles import left_of
 from tests.kernels.compiled import MACHINES, Case, kernel_of
+from tests.rules.build import Build
 
 NAMED: dict[str, Case] = {c.name: c for c in CASES}
 
@@ -64,3 +66,14 @@ def test_filters_over_looked_up_letters_are_not_widened_in_every_run() -> None:
     made = kernel("half_letters")
     assert made.inputs[-1].dtype == F32 and made.inputs[-1].layout.steps
     assert not [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Pack)]
+
+
+def test_products_that_pack_any_number_of_rows_share_room_for_the_longest() -> None:
+    b = Build()
+    x = b.input("x", "N", "M", 64)
+    y = b.node("Erf", b.node("MatMul", x, b.weights(64, 128)))
+    graph = b.graph(b.node("Sigmoid", b.node("MatMul", y, b.weights(128, 64))))
+    made = kernel_of(Case("two_packed", graph, half=BF16), MACHINES["sapphirerapids"])
+    assert isinstance(made, Kernel)
+    assert sum(isinstance(s, Pack) for phase in made.phases for s in statements(phase.body)) == 2
+    assert verify(made) == ()

@@ -45,7 +45,7 @@ def tiles(name: str) -> list[Tile]:
         ("conv1_lines_strided", "even"),
         ("conv5_lines", "rows"),  # two pixels of padding at an edge: not even
         ("conv3_lines_apart", "rows"),
-        ("conv_whole_height_last", "rows"),  # its 96 lines are copied behind each other
+        ("conv_whole_height_last", "packed"),  # lines of its image are copied side by side
         ("groups48_taps", "even"),
         ("conv3_packed", "packed"),
         ("conv3_packed_parts", "packed"),
