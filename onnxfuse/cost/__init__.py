@@ -201,7 +201,7 @@ def _counted(
 ) -> PhaseCost:
     own = {b.name for b in phase.locals}
     dtypes = {**dtypes, **{b.name: b.dtype for b in phase.locals}}
-    extents = [*(number(s.extent, symbols) for s in phase.splits), 1, 1]
+    extents = [*(number(s.pieces, symbols) for s in phase.splits), 1, 1]
     work = number(phase.work, symbols)
     outer, inner = parts_of(target.cores, work, extents[0], extents[1])
     if phase.few:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms, floor_div
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.launch import Launch, LibraryCall, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
@@ -256,6 +256,11 @@ class Split:
     last: Axis
     extent: Index
     step: int = 1
+
+    @property
+    def pieces(self) -> Index:
+        """How many tasks it is divided among at most."""
+        return self.extent if self.step == 1 else floor_div(self.extent + (self.step - 1), Index.of(self.step))
 
 
 @dataclass(frozen=True, slots=True)

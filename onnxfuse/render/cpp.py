@@ -157,7 +157,7 @@ def _scratch(kernel: Kernel) -> list[str]:
 
 
 def _launch(phase: Phase, number: int) -> list[str]:
-    extents = [index(s.extent) for s in phase.splits]
+    extents = [index(s.pieces) for s in phase.splits]
     extents += ["1"] * (2 - len(extents))
     return [
         f"  run.parts = {'few_' if phase.few else ''}parts_of(host->cores, {index(phase.work)}, {', '.join(extents)});",

@@ -318,3 +318,15 @@ def test_phases_have_tasks_for_all_that_their_statements_take():
     assert len(long) > 1, "the image is turned and pooled in phases of their own"
     assert [many.tasks for _, many in long if many.tasks < 16] == []
     assert all(many.seconds < one.seconds / 5 for one, many in long)
+
+
+def test_columns_are_divided_at_whole_vectors():
+    """Each task reads its columns of all rows: parts of less than a vector would read every line again."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N, M, 96] x) => (float[N, 1, 96] y) { a = Abs(x) y = ReduceMax <axes = [1]> (a) }"""
+    kernel, _ = made(text)
+    (phase,) = kernel.phases
+    assert [str(s.pieces) for s in phase.splits] == ["s0", "6"]
+    cost = cost_of(kernel, replace(V4, cores=16), symbols={"s0": 1, "s1": 40_000})
+    assert cost is not None
+    assert cost.phases[0].tasks == 6

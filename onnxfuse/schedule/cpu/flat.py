@@ -33,7 +33,6 @@ from onnxfuse.target import Cpu
 
 NARROW = 4  # vectors of a strip, at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
-LONG = 1024  # elements of an axis, at least, that is divided at cache lines
 SCARCE = 64  # rows that are too few for all cores of a large machine
 MASKED = 6  # vectors of a line below which masks are faster than loops of their own for padding
 
@@ -85,7 +84,7 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
         if axis is None or (axis is m and not rows):
             continue
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
-        splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
+        splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
 
@@ -149,10 +148,6 @@ def _by_blocks(goal: Goal, axis: Axis) -> bool:
 def _in_groups(goal: Goal, axis: Axis) -> bool:
     """Whether something is read in groups of lanes, which must be aligned with the vector."""
     return any(grouped(e, axis) is not None for e in offsets_of(goal.value))
-
-
-def _long(axis: Axis) -> bool:
-    return (axis.extent.constant or 0) >= LONG
 
 
 def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
