@@ -19,7 +19,7 @@ from tests.kernels.cases.row import softmax_chain
 from tests.kernels.compiled import Case, forget, kernel_of
 from tests.kernels.test_planted_faults import in_phases, is_vector, longer, only_first
 
-SMALL = replace(CPUS["x86-64-v4"], l3_bytes=1, memory_gbps=0.1)  # whose caches hold no output, and which waits for it
+SMALL = replace(CPUS["x86-64-v4"], l3_bytes=1, l2_gbps=1.0)  # whose caches hold no output, and are slow
 CASE = Case("g", softmax_chain(20, 304))
 MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y) {
     a = Exp(x)\n y = Softmax<axis = 1>(a) }"""
