@@ -48,7 +48,8 @@ class Known:
     def __init__(self, last: Seconds, plain: Seconds | None) -> None:
         self.last, self.plain = last, plain
 
-    def of_groups(self, groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Seconds | None:
+    def of_groups(self, groups: Sequence[Group], layouts: Mapping[str, Layout], *, counted: bool) -> Seconds | None:
+        assert counted, "networks have many islands, and each is scheduled once more: the budget holds for them too"
         return self.last if layouts else self.plain
 
     def on_target(self, each_point: Seconds) -> Seconds:

@@ -29,7 +29,7 @@ def with_cheaper_layouts(made: Plan, prices: Prices) -> Plan:
 
 def _pays(groups: Sequence[Group], made: Plan, other: Plan, prices: Prices) -> bool:
     """Whether groups are faster with the layouts of another plan."""
-    now, then = prices.of_groups(groups, made.layouts), prices.of_groups(groups, other.layouts)
+    now, then = (prices.of_groups(groups, each.layouts, counted=True) for each in (made, other))
     if now is None or then is None or 0.0 in now:
         return False
     here = mean_ratio(prices.on_target(then), prices.on_target(now))
