@@ -22,8 +22,11 @@ def with_cheaper_layouts(made: Plan, prices: Prices) -> Plan:
     """The plan, without the layouts of islands that are predicted to be faster in the runtime's layout."""
     for values, groups in _islands(made):
         kept = {v: layout for v, layout in made.layouts.items() if v not in values}
-        if len(groups) <= MOST and _pays(groups, made, replace(made, layouts=kept), prices):
+        if len(groups) > MOST:
+            continue
+        if _pays(groups, made, replace(made, layouts=kept), prices):
             made = replace(made, layouts=kept)
+        prices.of_groups(groups, made.layouts, counted=True)  # asked last: `tune` measures these, not those left
     return made
 
 
