@@ -182,13 +182,11 @@ class Prices:
         nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
         return summed([groups, nodes, self._transposing(rest, inside)], self.points)
 
-    def of_groups(
-        self, groups: Iterable[Group], layouts: Mapping[str, Layout], *, counted: bool = False
-    ) -> Seconds | None:
-        """Seconds of groups of a plan with these layouts; None if one has no price, or none any more if `counted`."""
+    def of_groups(self, groups: Iterable[Group], layouts: Mapping[str, Layout]) -> Seconds | None:
+        """Seconds of groups of a plan with these layouts; None if one has no price. The budget does not count them."""
         parts: list[Seconds] = []
         for group in groups:
-            found = self._group(group, sum(1 << at for at in self._members(group)), layouts, counted=counted)
+            found = self._group(group, sum(1 << at for at in self._members(group)), layouts, counted=False)
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
