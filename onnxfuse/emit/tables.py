@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+from onnxfuse.emit.weights import without_subnormals
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.kernel import Kernel, Param
@@ -26,7 +27,7 @@ def stored_once(
 ) -> dict[str, Layout]:
     """The layouts in which tables are to be looked up, by value, so that the kernels of these groups read each once.
 
-    Not of those that are read `elsewhere` too.
+    Not of those that are read `elsewhere` too, and not of those of which packing changes elements.
     """
     packed: dict[tuple[Constant, DType], Layout] = {}
     for p in (p for _, kernel in pairs for p in kernel.inputs if p.value in constants and p.layout.steps):
@@ -37,7 +38,19 @@ def stored_once(
         for p in _plain(kernel, constants):
             plain.setdefault(p.value, []).append(_looks_up(lowered, p.value))
     found = {value: packed.get((constants[value], constants[value].dtype)) for value in plain}
-    return {v: layout for v, layout in found.items() if layout is not None and all(plain[v]) and v not in elsewhere}
+    alone = {v: layout for v, layout in found.items() if layout is not None and all(plain[v]) and v not in elsewhere}
+    return {v: layout for v, layout in alone.items() if _is_kept(constants[v])}
+
+
+def _is_kept(table: Constant) -> bool:
+    """Whether a packed table has all of its elements: what is looked up may be divided by, or its logarithm be taken.
+
+    A product hardly notices subnormals, which become zeros in its weights.
+    """
+    if table.dtype != F32:
+        return True
+    elements = table.load()
+    return without_subnormals(elements) is elements
 
 
 def _plain(kernel: Kernel, constants: Mapping[str, Constant]) -> Iterator[Param]:

@@ -42,7 +42,8 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
         return {}
     types = {v.name: v.type for v in (*done.graph.input, *done.graph.value_info, *done.graph.output)}
     for node in bare.graph.node:
-        if node.op_type == "LabelEncoder" and {node.input[0], node.output[0]} <= types.keys():
+        is_encoder = (node.domain, node.op_type) == ("ai.onnx.ml", "LabelEncoder")
+        if is_encoder and {*node.input, *node.output} <= types.keys():
             _keep_shape(types[node.input[0]].tensor_type, types[node.output[0]].tensor_type)
     return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
 

@@ -61,7 +61,7 @@ def _left(graph: Graph, kinds: Mapping[int, Kind], rows: OperatorTable, options:
 
 def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None) -> Plan:
     if grouping is not None:
-        return planner.again(grouping)
+        return planner.again(grouping, searched=strategy in SEARCHES)
     return planner.searched(strategy) if strategy in SEARCHES else planner.made(strategy)
 
 

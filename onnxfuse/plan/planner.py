@@ -51,10 +51,14 @@ class Planner:
         """The plan of a strategy."""
         return self._made(name)[0]
 
-    def again(self, grouping: Iterable[tuple[str, ...]]) -> Plan:
-        """The plan of groups decided earlier, given by names of nodes, as far as they are legal."""
+    def again(self, grouping: Iterable[tuple[str, ...]], *, searched: bool) -> Plan:
+        """The plan of groups decided earlier, given by names of nodes, as far as they are legal.
+
+        Where a search has found them, values have the layouts that it gives them.
+        """
         self._given[:] = grouping
-        return self.made(_GIVEN)
+        made = self.made(_GIVEN)
+        return self._with_cheaper_layouts(made) if searched else made
 
     def searched(self, name: str = BEST) -> Plan:
         """The plan with the least predicted time, of all strategies and of their combination.
@@ -66,7 +70,7 @@ class Planner:
         """
         anchors, unit = self._priced(USUAL)
         if unit is None or 0.0 in unit or self.costing is None:
-            return anchors
+            return self._with_cheaper_layouts(anchors)
         found = [self._priced(search) for search in dict.fromkeys((name, BEST))]
         plans = [(anchors, unit), *found]
         least = min(_ratio(seconds, unit) for _, seconds in plans)

@@ -76,6 +76,18 @@ def test_a_table_that_others_read_stays(body: str, outputs: str, tmp_path: Path)
 
 
 @needs_compiler
+def test_a_table_with_subnormals_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are zeros in weights of products; of what is looked up they have a sign, a logarithm and a reciprocal."""
+    table = WEIGHTS["table"].copy()
+    table[9] = -1e-39
+    monkeypatch.setitem(WEIGHTS, "table", table)
+    original = saved(tmp_path, f"{AS_IT_IS} s = Sign (e)", "float[N, 4099] y, float[N, 64] s")
+    assert (ROWS, COLUMNS) in tables(original)
+    found = open_session(str(tmp_path / "o.onnx"), options(libraries=[str(tmp_path / "libo.so")]))
+    assert np.all(found.run(["s"], {"ids": np.array([9])})[0] == -1)
+
+
+@needs_compiler
 def test_a_small_table_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxfuse.emit.tables.LARGE", 4 * ROWS * COLUMNS + 1)
     assert len(tables(saved(tmp_path, AS_IT_IS))) == 2

@@ -343,6 +343,11 @@ def test_names_become_numbers_of_the_same_shape_in_every_version():
         assert text(graph.types["e"]) == text(graph.types["f"]) == "int64[?e_0, 3]", version
 
 
+def test_an_operator_of_that_name_in_another_domain_has_a_shape_of_its_own():
+    body = "g (int64[N, 3] x) => (int64[] f) { f = mine.LabelEncoder(x) s = mine.LabelEncoder() }"
+    assert graph_of(parse(body, imports=', "mine": 1')).types["f"] is None
+
+
 def test_an_imputer_of_whole_numbers_makes_whole_numbers():
     body = "g (int64[N, 3] x) => (int64[N, 3] f) { f = ai.onnx.ml.Imputer<imputed_value_int64s = [7]>(x) }"
     assert text(graph_of(parse(body, imports=', "ai.onnx.ml": 3')).types["f"]) == "int64[N, 3]"

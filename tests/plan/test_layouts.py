@@ -16,6 +16,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.price import Prices, Seconds
 from onnxfuse.plan.search.layouts import with_cheaper_layouts
+from tests.plan.priced import LEGALITY, costing
 from tests.rules.build import Build
 
 IMAGE = channels_last(4)
@@ -47,8 +48,10 @@ class Known:
 
     def __init__(self, last: Seconds, plain: Seconds | None) -> None:
         self.last, self.plain = last, plain
+        self.asked: Mapping[str, Layout] = {}
 
     def of_groups(self, groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Seconds | None:
+        self.asked = layouts
         return self.last if layouts else self.plain
 
     def on_target(self, each_point: Seconds) -> Seconds:
@@ -66,9 +69,41 @@ class Known:
     ],
 )
 def test_islands_lie_as_is_cheaper(plain: Seconds | None, last: bool) -> None:
-    """Not where a larger machine would lose much, nor where a kernel is refused so."""
+    """Not where a larger machine would lose much, nor where a kernel is refused so.
+
+    The layouts that are taken are asked for last: what is known of a group's kernel, for `tune`, is of those.
+    """
     row = BORDERS["few-filters"]
     made = plan(load(row.build(row.sizes[0]).SerializeToString(), Options()), ROWS, Options())
     assert len(made.layouts) == 2
-    found = with_cheaper_layouts(made, cast(Prices, Known((1.0, 1.0, 1.0), plain)))
+    known = Known((1.0, 1.0, 1.0), plain)
+    found = with_cheaper_layouts(made, cast(Prices, known))
     assert bool(found.layouts) == last
+    assert known.asked == found.layouts
+
+
+def test_groups_that_are_given_lie_as_the_search_that_found_them_had_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock gives groups, and no layouts."""
+    monkeypatch.setattr("onnxfuse.plan.search.layouts.SAVED", -9.0)
+    monkeypatch.setattr("onnxfuse.plan.search.layouts.LOST", 9.0)
+    row = BORDERS["few-filters"]
+    graph = load(row.build(row.sizes[0]).SerializeToString(), Options())
+    found = plan(graph, ROWS, Options(), legality=LEGALITY, costing=costing())
+    groups = [tuple(n.name for n in g.nodes) for g in found.groups]
+    again = plan(graph, ROWS, Options(), legality=LEGALITY, costing=costing(), grouping=groups)
+    assert not found.layouts
+    assert [tuple(n.name for n in g.nodes) for g in again.groups] == groups
+    assert again.layouts == found.layouts
+    usual = Options(strategy="anchors")
+    assert plan(graph, ROWS, usual, legality=LEGALITY, costing=costing(), grouping=groups).layouts
+
+
+def test_few_islands_are_scheduled_once_more() -> None:
+    """Networks may have many of them."""
+    row = BORDERS["few-filters"]
+    made = plan(load(row.build(row.sizes[0]).SerializeToString(), Options()), ROWS, Options())
+    known = Known((1.0, 1.0, 1.0), (0.5, 0.5, 0.5))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("onnxfuse.plan.search.layouts.IN_ALL", len(made.groups) - 1)
+        assert with_cheaper_layouts(made, cast(Prices, known)) == made
+    assert not known.asked

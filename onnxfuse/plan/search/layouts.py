@@ -14,22 +14,28 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.plan.price import Prices, mean_ratio
 
 MOST = 6  # kernels of an island, at most: each is scheduled once more
+IN_ALL = 24  # kernels of all islands, at most; not by the budget, which is another one where a lock gives the groups
 SAVED = 0.015  # share of time that is saved, at least, on one core and on all of the target
 LOST = 0.25  # share of time that may be lost on a larger machine
 
 
 def with_cheaper_layouts(made: Plan, prices: Prices) -> Plan:
     """The plan, without the layouts of islands that are predicted to be faster in the runtime's layout."""
+    priced = 0
     for values, groups in _islands(made):
         kept = {v: layout for v, layout in made.layouts.items() if v not in values}
-        if len(groups) <= MOST and _pays(groups, made, replace(made, layouts=kept), prices):
+        if len(groups) > min(MOST, IN_ALL - priced):
+            continue
+        priced += len(groups)
+        if _pays(groups, made, replace(made, layouts=kept), prices):
             made = replace(made, layouts=kept)
+        prices.of_groups(groups, made.layouts)  # asked last: `tune` measures these, not those left
     return made
 
 
 def _pays(groups: Sequence[Group], made: Plan, other: Plan, prices: Prices) -> bool:
     """Whether groups are faster with the layouts of another plan."""
-    now, then = prices.of_groups(groups, made.layouts), prices.of_groups(groups, other.layouts)
+    now, then = (prices.of_groups(groups, each.layouts) for each in (made, other))
     if now is None or then is None or 0.0 in now:
         return False
     here = mean_ratio(prices.on_target(then), prices.on_target(now))
