@@ -43,8 +43,9 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
     types = {v.name: v.type for v in (*done.graph.input, *done.graph.value_info, *done.graph.output)}
     for node in bare.graph.node:
         is_encoder = (node.domain, node.op_type) == ("ai.onnx.ml", "LabelEncoder")
-        if is_encoder and {*node.input, *node.output} <= types.keys():
-            _keep_shape(types[node.input[0]].tensor_type, types[node.output[0]].tensor_type)
+        for source, made in zip(node.input, node.output, strict=False) if is_encoder else ():
+            if source in types and made in types:
+                _keep_shape(types[source].tensor_type, types[made].tensor_type)
     return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
 
 
