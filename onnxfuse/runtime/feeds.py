@@ -337,7 +337,7 @@ def _nudge(value: Array, random: np.random.Generator, share: float) -> Array:
     bits = np.ascontiguousarray(value).view(f"i{value.dtype.itemsize}").reshape(value.shape)
     step = random.integers(0, 2, value.shape).astype(bits.dtype) * 2 - 1
     if share:
-        return (value * (1.0 + share * step)).astype(value.dtype)
+        return np.asarray(value * (1.0 + share * step), value.dtype)  # of a scalar NumPy makes none
     movable = np.isfinite(value) & (value != 0)
     moved: Array = np.where(movable, bits + step, bits).astype(bits.dtype).view(value.dtype).reshape(value.shape)
     return np.where(np.isfinite(moved), moved, value)

@@ -1,4 +1,7 @@
-"""Quantized models that amplify rounding: limits from several perturbations, and outputs of data-dependent length."""
+"""Models that amplify rounding: limits from several perturbations, and outputs of data-dependent length.
+
+Quantized ones, whose codes move or not, and sums that cancel out, which move by the last bit of what is taken off.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,12 @@ LENGTH = """<ir_version: 8, opset_import: ["" : 17]>
     <float zero = {0}, float one = {1}>
     { q, s, z = DynamicQuantizeLinear (x) c = Cast <to = 1> (q) n = ReduceSum <keepdims = 0> (c)
       y = Range (zero, n, one) }"""
+CANCELS = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[n, 64] x) => (float y)
+    <float tiny = {1e-3}, float one = {1}>
+    { p = MatMul (x, w) s = Mul (p, p) a = ReduceSum <keepdims = 0> (s)
+      q = MatMul (x, v) r = ReduceMean <keepdims = 0> (q) b = Mul (r, r)
+      d = Sub (a, b) m = Abs (d) t = Mul (m, tiny) u = Add (t, one) y = Sub (u, one) }"""
 LAYERS, WIDTH = 6, 128
 
 
@@ -54,7 +63,7 @@ def kernels(of: original.Original, seed: int) -> list[list[Any]]:
     """What kernels may answer: the model's values where each layer is as far off as a kernel may be."""
     model, rng = onnx.load(of.path), np.random.default_rng(seed)
     for each in model.graph.initializer:
-        if each.data_type == onnx.TensorProto.FLOAT:
+        if each.data_type == onnx.TensorProto.FLOAT and each.dims:
             off = 1 + original.PERTURBATION * rng.standard_normal(tuple(each.dims)).astype(np.float32)
             each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each) * off, each.name))
     session = engine.open_session(model.SerializeToString(), engine.options())
@@ -102,6 +111,39 @@ def test_no_perturbation_accepts_another_function(tmp_path: Path) -> None:
     of = baseline(layers(), tmp_path / "m.onnx")
     found = verdict(of, [[-value for value in each] for each in of.expected])
     assert (found.ok, len(of.perturbed)) == (False, original._DRAWS)
+
+
+@pytest.fixture(scope="module")
+def cancels() -> onnx.ModelProto:
+    """`y` is t + 1 - 1; t is a small difference of squares for one row of `x`, and large for many."""
+    model = onnx.parser.parse_model(CANCELS)
+    w = np.random.default_rng(2).standard_normal((64, 1)).astype(np.float32)
+    for name, value in {"w": w, "v": w * np.float32(1.0001)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+def test_steps_of_sums_that_cancel_out_are_no_errors(
+    cancels: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, once = [], []
+    for seed in range(24):
+        of = baseline(cancels, tmp_path / "m.onnx", seed)
+        found = kernels(of, 100 + seed)
+        drawn.append(verdict(of, found).ok)
+        with monkeypatch.context() as patched:
+            patched.setattr(original, "_perturbed", lambda o, draw: [[0.0] * len(o.names) for _ in o.sets])
+            of.perturbed.clear()
+            once.append(verdict(of, found).ok)
+    assert all(drawn) and once.count(False) >= 3
+
+
+def test_an_error_of_one_percent_where_nothing_cancels_out_is_found(cancels: onnx.ModelProto, tmp_path: Path) -> None:
+    of = baseline(cancels, tmp_path / "m.onnx")
+    found = [[value * np.float32(1.01) for value in each] for each in of.expected]
+    assert not verdict(of, found).ok
+    at = max(range(len(found)), key=lambda i: len(of.sets[i]["x"]))
+    assert not verdict(of, [*of.expected[:at], found[at], *of.expected[at + 1 :]]).ok
 
 
 def test_output_lengths_that_depend_on_quantized_values_are_not_compared(tmp_path: Path) -> None:

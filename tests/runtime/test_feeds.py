@@ -282,6 +282,9 @@ def test_a_perturbation_is_one_rounding(dtype: type, shape: tuple[int, ...]):
     epsilon = float(ml_dtypes.finfo(dtype).eps)
     assert (apart > 0).all()
     assert (apart <= epsilon).all()
+    further = feeds.nudged({"x": x}, 1, share=0.25)["x"]
+    assert (type(further), further.shape, further.dtype) == (np.ndarray, x.shape, x.dtype)
+    np.testing.assert_allclose(np.abs(further.astype(np.float64) / x.astype(np.float64) - 1), 0.25, atol=2 * epsilon)
 
 
 def test_a_perturbation_keeps_integers_and_masks():
