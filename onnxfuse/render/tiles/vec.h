@@ -213,6 +213,42 @@ template <class T> ONNXFUSE_INLINE void store(T* p, vec<T> v) {
   else *reinterpret_cast<typename vec_of<T>::memory*>(p) = v;
 }
 
+#if ONNXFUSE_AVX2
+// The first bytes of a vector in pieces, each as long as one bit of their number: AVX2 has masks of 4 and 8 bytes only, and
+// a store through one takes 18 cycles on some cores. Where the number is that of the last turn, branches are predicted.
+ONNXFUSE_INLINE void store_bytes(char* p, uint64_t v, int bytes) {  // at most 8
+  if (bytes & 8) memcpy(p, &v, 8);
+  if (bytes & 4) memcpy(p, &v, 4), p += 4, v >>= 32;
+  if (bytes & 2) memcpy(p, &v, 2), p += 2, v >>= 16;
+  if (bytes & 1) *p = (char)v;
+}
+ONNXFUSE_INLINE void store_bytes(char* p, __m128i v, int bytes) {  // at most 16
+  if (bytes & 16) _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v);
+  if (bytes & 8) _mm_storel_epi64(reinterpret_cast<__m128i*>(p), v), p += 8, v = _mm_unpackhi_epi64(v, v);
+  if (bytes & 7) store_bytes(p, (uint64_t)_mm_cvtsi128_si64(v), bytes & 7);
+}
+ONNXFUSE_INLINE void store_bytes(char* p, __m256i v, int bytes) {  // at most 32
+  if (bytes & 32) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+  __m128i part = _mm256_castsi256_si128(v);
+  if (bytes & 16) _mm_storeu_si128(reinterpret_cast<__m128i*>(p), part), p += 16, part = _mm256_extracti128_si256(v, 1);
+  if (bytes & 15) store_bytes(p, part, bytes & 15);
+}
+ONNXFUSE_INLINE uint64_t load_bytes(const char* p, int bytes) {  // at most 8
+  uint64_t v = 0;
+  uint32_t four;
+  uint16_t two;
+  if (bytes & 8) memcpy(&v, p, 8);
+  if (bytes & 4) memcpy(&four, p, 4), v = four;
+  if (bytes & 2) memcpy(&two, p + (bytes & 4), 2), v |= (uint64_t)two << 8 * (bytes & 4);
+  if (bytes & 1) v |= (uint64_t)(uint8_t)p[bytes & 6] << 8 * (bytes & 6);
+  return v;
+}
+ONNXFUSE_INLINE __m128i load_16_bytes(const char* p, int bytes) {  // at most 16
+  if (bytes < 8) return _mm_cvtsi64_si128((int64_t)load_bytes(p, bytes));
+  return _mm_set_epi64x((int64_t)load_bytes(p + 8, bytes - 8), (int64_t)load_bytes(p, 8));
+}
+#endif
+
 // The first n of LANES elements, zero beyond; memory past n is not touched. 0 <= n <= LANES.
 template <class T> ONNXFUSE_INLINE vec<T> load_n(const T* p, int n) {
   if constexpr (is_same<T, f16>) return widen_f16(load_n(reinterpret_cast<const uint16_t*>(p), n));
@@ -228,12 +264,23 @@ template <class T> ONNXFUSE_INLINE vec<T> load_n(const T* p, int n) {
       return join_halves<T>((H)_mm512_maskz_loadu_epi64((__mmask8)m, p), (H)_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
     }
 #elif ONNXFUSE_AVX2
+    const char* at = reinterpret_cast<const char*>(p);
+    if constexpr (sizeof(T) == 1) return bits_as<vec<T>>(load_bytes(at, n));
+    if constexpr (sizeof(T) == 2) return (vec<T>)load_16_bytes(at, 2 * n);
     if constexpr (sizeof(T) == 4)
       return (vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)mask_first_n<int32_t>(n));
-#endif
+    if constexpr (sizeof(T) == 8) {
+      typedef typename vec_of<T>::half H;
+      const long long* words = reinterpret_cast<const long long*>(p);
+      mask<T> m = mask_first_n<T>(n);
+      return join_halves<T>((H)_mm256_maskload_epi64(words, (__m256i)lower_half(m)),
+                            (H)_mm256_maskload_epi64(words + 4, (__m256i)upper_half(m)));
+    }
+#else
     T lanes[LANES] = {};
     for (int i = 0; i < n; i++) lanes[i] = p[i];
     return load(lanes);
+#endif
   }
 }
 
@@ -273,12 +320,19 @@ template <class T> ONNXFUSE_INLINE void store_n(T* p, vec<T> v, int n) {
       return _mm512_mask_storeu_epi64(p + 8, (__mmask8)(m >> 8), (__m512i)upper_half(v));
     }
 #elif ONNXFUSE_AVX2
-    if constexpr (sizeof(T) == 4)
-      return _mm256_maskstore_epi32(reinterpret_cast<int*>(p), (__m256i)mask_first_n<int32_t>(n), (__m256i)v);
-#endif
+    char* at = reinterpret_cast<char*>(p);
+    if constexpr (sizeof(T) == 1) return store_bytes(at, bits_as<uint64_t>(v), n);
+    if constexpr (sizeof(T) == 2) return store_bytes(at, (__m128i)v, 2 * n);
+    if constexpr (sizeof(T) == 4) return store_bytes(at, (__m256i)v, 4 * n);
+    if constexpr (sizeof(T) == 8) {
+      store_bytes(at, (__m256i)lower_half(v), n < 4 ? 8 * n : 32);
+      if (n > 4) store_bytes(at + 32, (__m256i)upper_half(v), 8 * n - 32);
+    }
+#else
     T lanes[LANES];
     store(lanes, v);
     for (int i = 0; i < n; i++) p[i] = lanes[i];
+#endif
   }
 }
 
