@@ -22,6 +22,7 @@ from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
     coding,
+    early_lines,
     epilogue,
     even_rows,
     half_panel,
@@ -195,14 +196,14 @@ def gemm_candidates(
         * target.panel,
     )
     finishes: dict[tuple[tuple[str, Index], int], tuple[Stmt, ...]] = {}
-    far = (product(job.nest.shape).constant or 0) * job.nest.dtype.bytes > target.l2_bytes
+    early = early_lines(job, target)
     candidates = []
     for s in schedules if not only else [next(s for s in schedules if str(s) == only)]:
         frame = Frame(shared, m, Index.of(first), s.tile_rows, places)
         sums = (C, ZERO) if s.k_splits == 1 else apart
         if (sums, s.tile_rows) not in finishes:
             finishes[sums, s.tile_rows] = epilogue(
-                job, frame, panel, target.panel, m, Index.of(end), sums, prefetch=True, far=far
+                job, frame, panel, target.panel, m, Index.of(end), sums, prefetch=True, early=early
             )
         phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
         scratch = []

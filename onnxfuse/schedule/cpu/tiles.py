@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F16, F32
@@ -163,6 +164,27 @@ class Span:
     end: Axis
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyLines:
+    """Whether the lines of a result are fetched before they are stored to: if nothing else is, and beside operands."""
+
+    alone: bool = False
+    with_operands: bool = False
+
+    def beside(self, operands: Sequence[Prefetch]) -> bool:
+        """Whether they are, beside these operands."""
+        return self.with_operands if operands else self.alone
+
+
+NEVER = EarlyLines()
+
+
+def early_lines(job: Job, target: Cpu) -> EarlyLines:
+    """For the result of a job; symbols are assumed to be 1."""
+    share = prod(e.constant or 1 for e in job.nest.shape) * job.nest.dtype.bytes / target.l2_bytes
+    return EarlyLines(*(share > least for least in target.early_lines))
+
+
 def epilogue(
     job: Job,
     frame: Frame,
@@ -173,13 +195,13 @@ def epilogue(
     sums: tuple[str, Index] = (C, ZERO),
     prefetch: bool = False,
     span: Span | None = None,
-    far: bool = False,
+    early: EarlyLines = NEVER,
 ) -> tuple[Stmt, ...]:
     """The epilogue of a tile whose accumulators are in `sums`: the rest of the expression, vectorised over columns.
 
-    With `prefetch`, the operands of the next tile's epilogue are prefetched; if it has none and results are `far`, the
-    lines that it stores to. With a `span`, only its columns are computed. If the result is contiguous along the rows,
-    it overwrites the sums first, and the tile is transposed in registers.
+    With `prefetch`, the operands of the next tile's epilogue are prefetched, and the lines that it stores to, if they
+    are fetched `early`. With a `span`, only its columns are computed. If the result is contiguous along the rows, it
+    overwrites the sums first, and the tile is transposed in registers.
     """
     tiled = job.tiled
     assert tiled is not None
@@ -199,7 +221,7 @@ def epilogue(
     loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", begin, used)]
     ahead = tuple(_prefetches(value, sums[0], lane, row, frame.tile_rows, width)) if prefetch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
-    if far and not ahead and coefficient(goal.offset, lane) == ONE:
+    if early.beside(ahead) and coefficient(goal.offset, lane) == ONE:
         at = substitute(goal.offset, {lane: ZERO, row: Index.of(row) + frame.tile_rows})
         ahead = (*ahead, Prefetch(place.buffer, at, width))
     turn: tuple[Stmt, ...] = ()
