@@ -52,15 +52,20 @@ template <> struct Product<bf16, bf16> {
 // as 24, 64: 5 % slower).
 constexpr int NEAR = 24;
 
+// Iterations that are unrolled where a tile has few rows, so that counters and addresses are a quarter of its instructions:
+// a core whose front end is shared with another hardware thread decodes no more of them (docs/decisions/0187).
+constexpr int UNROLLED = TALL > 6 ? 1 : 2;
+
 // `Wide` tiles have both vectors of a register tile's columns, others only the first: they are as fast as their loads, so
-// that they fetch only what they read themselves.
+// that they fetch only what they read themselves. Both vectors may be one cache line, and then one prefetch is enough.
 #define ONNXFUSE_ROUND(row_at)                                             \
   {                                                                        \
+    constexpr bool two_lines = ACROSS * ROUND * sizeof(Right) > 64;        \
     prefetch_l1(b + NEAR * PANEL * ROUND);                                 \
-    if (Wide && sizeof(Right) * ROUND > 2) prefetch_l1(b + (NEAR * PANEL + LANES) * ROUND); \
+    if (Wide && two_lines) prefetch_l1(b + (NEAR * PANEL + LANES) * ROUND); \
     if constexpr (Wide) {                                                  \
-      prefetch_l2(next);                                                   \
-      prefetch_l2(next + ahead.step / 2);                                  \
+      if (turn == 0) prefetch_l2(next);                                    \
+      if (two_lines) prefetch_l2(next + ahead.step / 2);                   \
       next += ahead.step;                                                  \
     }                                                                      \
     _Pragma("GCC unroll 2") for (int part = 0; part < P::PARTS; part++) {  \
@@ -72,6 +77,25 @@ constexpr int NEAR = 24;
       }                                                                    \
     }                                                                      \
     b += PANEL * ROUND;                                                    \
+  }
+
+// `round`, which advances k by ROUND, until k is `end`. Unrolled rounds stay apart: gcc would load for several of them at
+// once, and keep sums in memory for that. Together they prefetch one line, so that there are none where a tile has to
+// prefetch more than that: a panel that is read once is waited for, not decoded.
+#define ONNXFUSE_ROUNDS(end, round)                                            \
+  i64 k = 0;                                                                   \
+  if constexpr (UNROLLED > 1) {                                                \
+    const i64 shared = ahead.step * UNROLLED <= 64 ? end / (UNROLLED * ROUND) : 0; \
+    _Pragma("GCC unroll 1") for (i64 n = 0; n < shared; n++) {                 \
+      _Pragma("GCC unroll 4") for (int turn = 0; turn < UNROLLED; turn++) {    \
+        asm volatile("" ::: "memory");                                         \
+        round                                                                  \
+      }                                                                        \
+    }                                                                          \
+  }                                                                            \
+  {                                                                            \
+    constexpr int turn = 0;                                                    \
+    _Pragma("GCC unroll 1") while (k < end) round                              \
   }
 
 template <bool Wide, int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) {
@@ -97,14 +121,13 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
     const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
     for (int i = 0; i < BASES; i++) p[i] = table[1] + 3 * i * stride;
-#pragma GCC unroll 1
-    for (i64 k = 0; k < length; k += ROUND) {
+    ONNXFUSE_ROUNDS(length, {
       ONNXFUSE_ROUND((i == 0 ? first : i == LAST ? last : p[(i - 1) / 3] + ((i - 1) % 3) * stride) + part * P::WIDE)
       first += ROUND;
       last += ROUND;
-#pragma GCC unroll 16
-      for (int i = 0; i < BASES; i++) p[i] += ROUND;
-    }
+      _Pragma("GCC unroll 16") for (int i = 0; i < BASES; i++) p[i] += ROUND;
+      k += ROUND;
+    })
   }
   finish<Wide>(sum, out);
 }
@@ -118,8 +141,10 @@ void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, co
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   for (i64 s = 0; s < segments; s++, table += pitch) {
-#pragma GCC unroll 1
-    for (i64 k = 0; k < length; k += ROUND) ONNXFUSE_ROUND(table[i] + k + part * P::WIDE)
+    ONNXFUSE_ROUNDS(length, {
+      ONNXFUSE_ROUND(table[i] + k + part * P::WIDE)
+      k += ROUND;
+    })
   }
   finish<Wide>(sum, out);
 }
@@ -135,11 +160,11 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
     sum[i][1] = Wide && more ? load(out + i * PANEL + LANES) : vf{};
   }
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
-#pragma GCC unroll 1
-  for (i64 k = 0; k < depth; k += ROUND) {
+  ONNXFUSE_ROUNDS(depth, {
     ONNXFUSE_ROUND(a + (part * Rows + i) * P::WIDE)
     a += Rows * ROUND;
-  }
+    k += ROUND;
+  })
   finish<Wide>(sum, out);
 }
 

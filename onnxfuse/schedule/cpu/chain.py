@@ -37,6 +37,9 @@ from onnxfuse.target.cpu import SerialTimes
 
 SHARES = 4  # cores among which tiles are divided evenly, if there are enough rows
 LEAST = 8  # rows of a tile, at least, for that
+LARGE_L2 = (
+    1 << 20
+)  # bytes: a quarter of it is for the rows of a block, of less five eighths: weights are read less often
 PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 
 
@@ -55,9 +58,8 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     for j in inside:
         widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
     entries = max(segments_of(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
-    block = max(
-        1, min(target.l2_bytes // 4 // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count)
-    )
+    room = target.l2_bytes * (2 if target.l2_bytes >= LARGE_L2 else 5) // 8
+    block = max(1, min(room // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count))
     for buffer, width in widths.items():
         frame.local(buffer, Index.of(block * tile_rows * width))
     for j in inside:
