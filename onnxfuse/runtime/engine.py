@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import entries
@@ -36,6 +36,9 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 }
 
 
+_EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
+
+
 def options(
     *,
     libraries: Sequence[str] = (),
@@ -52,7 +55,8 @@ def options(
     instruction set; without it they choose the best.
 
     A `lean` session is for few runs: the runtime does not prepack weights and keeps them out of its arena, and its
-    threads do not spin between operators, which takes cores from the compiler and from sessions beside it. Without
+    threads do not spin between operators, which takes cores from the compiler and from sessions beside it. Its results
+    are compared, so its optimizations make 8-bit products exact where the runtime saturates them. Without
     `arena`, freed memory is returned to the system; kernels under test should get recycled memory instead, which holds
     arbitrary values.
     Raises DeviceError when a library cannot be registered.
@@ -64,6 +68,7 @@ def options(
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
     if lean:
+        made.add_session_config_entry(_EXACT_CODES, "1")
         made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if disabled:
         made.add_session_config_entry(entries.DISABLE, ",".join(disabled))
@@ -76,6 +81,19 @@ def options(
             except Exception as problem:
                 raise DeviceError(f"runtime: {library} cannot be registered: {reason(problem)}") from None
     return made
+
+
+@cache
+def saturates() -> bool:
+    """Whether the runtime saturates sums of two products of unsigned by signed bytes, as it does on x86-64 processors
+    without instructions for sums of four (decision 0202)."""
+    types = {"a": TensorProto.UINT8, "b": TensorProto.INT8, "y": TensorProto.INT32}
+    a, b, y = (helper.make_tensor_value_info(name, kind, (8, 8)) for name, kind in types.items())
+    graph = helper.make_graph([helper.make_node("MatMulInteger", ["a", "b"], ["y"])], "products", [a, b], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    left, right = np.full((8, 8), 255, np.uint8), np.full((8, 8), 127, np.int8)
+    (found,) = run(open_session(model.SerializeToString(), options(threads=1)), {"a": left, "b": right})
+    return bool((found != 8 * 255 * 127).any())
 
 
 def status(session_options: ort.SessionOptions, domain: str) -> str:

@@ -20,6 +20,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, entries, feed_limits, feeds
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare, trial, truth
+from onnxfuse.verify.original import needs_optimizations
 from onnxfuse.verify.trial import Values
 
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
@@ -44,6 +45,7 @@ class ComparisonSettings:
     narrowed: Collection[str]  # operator types whose values have a 16-bit storage dtype in place of float32
     seed: int
     provider: Provider = CPU  # where kernels run; function bodies run on the CPU
+    optimize: bool = False  # whether function bodies run with the runtime's optimizations
 
 
 def measure(
@@ -70,8 +72,9 @@ def measure(
     proto = feed_limits.load_proto(path)
     weights = {each.name: each for each in proto.graph.initializer}
     job = ComparisonSettings(
-        proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {})
-    )
+        proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {}),
+        needs_optimizations(proto),
+    )  # fmt: skip
     nodes = [each for each in proto.graph.node if each.domain.startswith(entries.DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
@@ -151,7 +154,9 @@ def _with_outputs(path: Path, taps: Sequence[str], job: ComparisonSettings) -> o
     tail = ModelProto(graph=GraphProto(output=extra)).SerializeToString()
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         model = b"".join((mapped, tail))
-    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False, lean=True, arena=False))
+    return engine.open_session(
+        model, engine.options(libraries=job.custom, optimize=job.optimize, lean=True, arena=False)
+    )
 
 
 def _checked(

@@ -226,11 +226,13 @@ def original(
 
     Raises DeviceError where it takes none.
     """
-    unoptimized = True
+    unoptimized = not needs_optimizations(skeleton)
     try:
-        session = _opened(path, custom, optimize=False)
+        session = _opened(path, custom, optimize=not unoptimized)
         found = trial.input_sets(session, wish)
     except DeviceError:  # some models run only when the optimizer has removed what has no kernel
+        if not unoptimized:
+            raise
         unoptimized = False
         session = _opened(path, custom)
         found = trial.input_sets(session, wish)
@@ -330,6 +332,11 @@ def floor(skeleton: ModelProto) -> float:
     if quantizes(skeleton):
         names.add("quantized")
     return max((compare.FLOORS[name] for name in names), default=0.0)
+
+
+def needs_optimizations(model: ModelProto) -> bool:
+    """Whether the runtime computes a model as it is meant only with its optimizations: without them it saturates."""
+    return quantizes(model) and engine.saturates()
 
 
 def quantizes(skeleton: ModelProto) -> bool:

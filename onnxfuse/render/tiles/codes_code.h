@@ -109,6 +109,7 @@ bool has_vnni() {
 #define ONNXFUSE_CODES_FOR __attribute__((target("avx512vnni")))
 #include "codes_body.h"
 #endif
+#include "codes_pairs.h"
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
@@ -141,9 +142,16 @@ ONNXFUSE_INLINE void codes_tile(int rows, const uint8_t* const* table, i64 pitch
 ONNXFUSE_INLINE void widened_tile(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b,
                                   int columns, int32_t* out, const Codes& codes) {
   with_rows<TALL>(rows, [&](auto n) {
+#if ONNXFUSE_AVX2 && !ONNXFUSE_AVX512
+    constexpr int Rows = decltype(n)::value;
+    const auto tile = codes.left_signed ? codes.right_signed ? tile_pairs<Rows, true, true> : tile_pairs<Rows, true, false>
+                      : codes.right_signed ? tile_pairs<Rows, false, true> : tile_pairs<Rows, false, false>;
+    tile(table, pitch, segments, length, b, columns, out, codes);
+#else
 #pragma GCC unroll 1
     for (int at = 0; at < PANEL; at += ACROSS)
       tile_widened<decltype(n)::value, true, 2>(table, pitch, segments, length, b, columns, at, out, codes);
+#endif
   });
 }
 
