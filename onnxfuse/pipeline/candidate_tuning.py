@@ -28,12 +28,13 @@ from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.measure.database import Measurement
 from onnxfuse.pipeline.alternatives import Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
+from onnxfuse.pipeline.groups import attempted, counted_at, predicted, predicting, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.plan.samples import KernelSample
 from onnxfuse.report.lock import FasterSchedule, Grouping, Lock, deciding
+from onnxfuse.target import Target
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
 EACH = 8  # candidates of each contraction
@@ -89,7 +90,7 @@ def contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, in
             near = [name for name, seconds in others if seconds <= CLOSE * least][: EACH - 1]
             kernels = [(name, schedule(((usual, name),))) for name in near]
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
-            sample = partial(_sample, made.graph.constants, sizes.get(op, {}), costs[kinds[op][0]])
+            sample = partial(_sample, context, made.graph.constants, sizes.get(op, {}))
             samples = tuple(sample(k) for _, k in pairs if k is not None)
             yield TunedContraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
@@ -102,11 +103,18 @@ def _made(context: Context, plan: Plan, part: GroupBuild, candidates: Substituti
 
 
 def _sample(
-    constants: Mapping[str, Constant], sizes: Mapping[str, int], seconds: float, kernel: Kernel
+    context: Context, constants: Mapping[str, Constant], sizes: Mapping[str, int], kernel: Kernel
 ) -> KernelSample:
     own = {p.value: constants[p.value] for p in kernel.inputs if p.value in constants}
     held = float(sum(c.bytes for c in constants.values()))
-    return KernelSample(kernel, own, dict(sizes), held, (seconds,))
+
+    def seconds(machine: Target) -> float:
+        priced = partial(context.backend.kernel_cost, kernel, machine, own, held, sizes)
+        found = attempted(context, "cost", priced)
+        return 0.0 if found is None or isinstance(found, Decision) else found.seconds
+
+    machines = context.backend.points(predicting(context))
+    return KernelSample(kernel, own, dict(sizes), held, tuple(map(seconds, machines)))
 
 
 def _fastest(c: TunedContraction, sampler: Sampler, known: Mapping[str, Measurement]) -> FasterSchedule | None:

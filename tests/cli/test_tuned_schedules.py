@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -77,6 +78,13 @@ def tuned(model: Path, folder: Path, calls: Calls) -> Tuned:
     options = Options(cache_dir=str(folder / "cache"))
     with patch("onnxfuse.pipeline.tune.areas_between", lambda *_: []):  # keep the product a kernel
         return tune(model, options=options, seconds=240.0, threads=1, calls=calls)
+
+
+def test_predictions_are_of_as_many_threads_as_samples_ran_on(model: Path, tmp_path: Path) -> None:
+    """On one thread and on one per core, as is the default: schedules have a prediction of each."""
+    found = tune(model, options=Options(cache_dir=str(tmp_path)), seconds=240.0)
+    assert {each.threads for each in found.samples} == {1, len(os.sched_getaffinity(0))}
+    assert all(each.predicted_us > 0 for each in found.samples)
 
 
 def test_nothing_runs_beside_the_samples_of_a_large_model(

@@ -270,10 +270,12 @@ def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepare
 
 
 def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
-    """The buffers, one per name, as large as the largest of them."""
+    """The buffers, one per name, as large as the largest of them. Raises TypeError where one name has two dtypes."""
     found: dict[str, Buffer] = {}
     for b in scratch:
         other = found.get(b.name)
+        if other is not None and other.dtype != b.dtype:
+            raise TypeError(f"scratch {b.name} of {other.dtype} and of {b.dtype}")
         found[b.name] = b if other is None else replace(b, size=_room(other.size, b.size))
     return tuple(found.values())
 
