@@ -322,7 +322,9 @@ def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | No
     if made is None or made[1].guards:
         return None
     image, load = made
-    _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
+    channels = {r for e in left.index if not axes_of(e) & {*c.rows} for r in axes_of(e) & {*c.ranges}}
+    last = axes_of(left.index[-1]) & channels  # as they are in memory
+    _add(done, replace(image, value=cast(image.value, rows)), PLAIN if last else channels_last(len(image.axes)))
     return replace(load, dtype=rows)
 
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from onnxfuse.cost.count import LATENCY
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
+from onnxfuse.target.cpu import TILE_VECTORS
+
+
+def in_flight(rows: int) -> bool:
+    """Whether tiles of so many rows have more sums than the multiply-adds that two units begin until one is done."""
+    return rows * TILE_VECTORS > 2 * LATENCY
 
 
 def tile_height(t: Tiled, offset: Index, target: Cpu) -> int:
     """Rows of a tile.
 
     Rows at a constant distance across lines are divided into tiles of equal height; other rows line by line, if a line
-    divides into tiles.
+    divides into tiles that are high enough.
     """
     most = t.product.unit.rows if t.product.unit is not None else target.rows
     width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
     if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
-        tile_heights = range(most, most // 2, -1)
-        line = next((h for h in tile_heights if width is not None and width % h == 0), None)
+        heights = (h for h in range(most, most // 2, -1) if h == most or t.product.exact or in_flight(h))
+        line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
             return line
     return balanced(rows, most)

@@ -47,6 +47,17 @@ def conv(
     return Case(name, b.graph(*outputs, y), tuple(sizes), values, way=way, form=form)
 
 
+def of_transposed(
+    name: str, x: tuple[int | str, ...], filters: tuple[int, ...], sizes: Any = ({},), **attrs: Any
+) -> Case:
+    """A convolution of a transposed image, as frameworks that keep channels last export their first one."""
+    b = Build()
+    image = b.node("Transpose", b.input("x", *x), perm=(0, len(x) - 1, *range(1, len(x) - 1)))
+    weights = b.constant((b.rng.normal(size=filters) / np.sqrt(np.prod(filters[1:]))).astype(np.float32))
+    y = b.node("Conv", image, weights, kernel_shape=filters[2:], **attrs)
+    return Case(name, b.graph(b.node("Relu", y, out="y")), tuple(sizes), ("y",))
+
+
 def pads(size: int, rank: int = 2) -> tuple[int, ...]:
     return (size,) * (2 * rank)
 
@@ -99,6 +110,12 @@ def convolutions() -> list[Case]:
         conv("conv_volume", (1, 4, 5, 6, 7), (8, 4, 3, 3, 3), pads=pads(1, 3)),
         conv("stem", (1, 3, 24, 24), (64, 3, 7, 7), strides=(2, 2), pads=pads(3), last="y"),
         conv("stem_plain", (1, 3, 15, 15), (20, 3, 3, 3), strides=(2, 2), pads=pads(1), after="clip", last=""),
+        of_transposed("stem_transposed", ("N", 23, 24, 3), (64, 3, 7, 7), strides=(2, 2),
+                      pads=pads(3), sizes=({"N": 1}, {"N": 2})),
+        of_transposed("stem_transposed_odd", (2, 13, 11, 5), (19, 5, 3, 5), pads=(1, 2, 0, 1)),
+        of_transposed("stem_transposed_line", (1, 17, 3), (16, 3, 3), pads=(1, 1)),
+        of_transposed("conv1_transposed", (1, 7, 5, 3), (16, 3, 1, 1), pads=pads(1)),
+        of_transposed("conv_transposed_pixel", (1, 1, 1, 3), (16, 3, 3, 3), pads=pads(1)),
         conv("group_two", (1, 16, 8, 8), (24, 8, 3, 3), group=2, **three),
         conv("group_many", (1, 32, 6, 6), (32, 4, 3, 3), group=8, **three, last=""),
         conv("groups4", (1, 32, 9, 9), (32, 4, 3, 3), group=8, **three, after="residual"),
