@@ -37,9 +37,7 @@ from onnxfuse.target.cpu import SerialTimes
 
 SHARES = 4  # cores among which tiles are divided evenly, if there are enough rows
 LEAST = 8  # rows of a tile, at least, for that
-LARGE_L2 = (
-    1 << 20
-)  # bytes: a quarter of it is for the rows of a block, of less five eighths: weights are read less often
+LARGE_L2 = 1 << 20  # bytes: a quarter is for the rows of a block, of less five eighths, so that weights are read less
 PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 
 
