@@ -52,7 +52,7 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
 
 
 def _is_weight(work: MutableGraph, node: Node) -> bool:
-    """Whether a value becomes, by constant factors alone, the right side of a product: 8-bit weights that are stored as such.
+    """Whether a value becomes, by constant factors alone, the right side of a product: weights stored in 8 bits.
 
     Behind more elements than an evaluation visits, factors would not be folded.
     """
