@@ -25,7 +25,8 @@ def terms(count: Index, operations: float, times: SerialTimes) -> Index:
 
 def contraction(rows: Index, depth: Index, columns: Index, kind: ProductKind, speed: int, target: Cpu) -> Index:
     """Multiply-adds at the peak, `speed` times that of vectors in a matrix unit, and weights read from memory."""
-    step = max(1, round(2e3 / target.gflops * kind.left.bytes / F32.bytes) // speed)
+    share = 1 / target.codes if kind.exact else kind.left.bytes / F32.bytes
+    step = max(1, round(2e3 / target.gflops * share) // speed)
     read = round(1e3 / target.bandwidth * kind.right.bytes)
     return (rows * step + read) * depth * columns
 

@@ -12,7 +12,7 @@ from onnxfuse.ir.scalar import Const
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.folding import folded, load_of, plain
+from onnxfuse.rewrite.folding import LARGEST_WORK, folded, load_of, plain
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch, content, static_shape
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.steps import StructuralRule
@@ -21,6 +21,7 @@ _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "M
 _RESHAPE = frozenset({"Reshape"})
 _WRITES = frozenset({"ScatterElements", "ScatterND"})
 _FILLED = 1 << 20  # largest ConstantOfShape, in bytes, that is materialized to fold a scatter into it
+_FACTORS = frozenset({"Cast", "Mul", "Sub"})
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -46,7 +47,25 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
             filled |= _filled(work, node, i)
-    return folded(work.definitions(at), node.outputs, {**work.constants, **filled} if filled else work.constants)
+    constants = {**work.constants, **filled} if filled else work.constants
+    return folded(work.definitions(at), node.outputs, constants, weights=node.op == "Cast" and _is_weight(work, node))
+
+
+def _is_weight(work: MutableGraph, node: Node) -> bool:
+    """Whether a value becomes, by constant factors alone, the right side of a product: weights stored in 8 bits.
+
+    Behind more elements than an evaluation visits, factors would not be folded.
+    """
+    value = node.outputs[0]
+    shape = static_shape(work.type(value))
+    while int(np.prod(shape, dtype=np.int64)) <= LARGEST_WORK and work.single_use(value):
+        (reader,) = (work.nodes[at] for at in work.users[value])
+        if reader.op == "MatMul":
+            return reader.inputs[1] == value and reader.inputs[0] not in work.constants
+        if reader.op not in _FACTORS or any(i != value and i not in work.constants for i in reader.inputs):
+            return False
+        value = reader.outputs[0]
+    return False
 
 
 def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:

@@ -34,8 +34,13 @@ Constants = Mapping[str, Constant]
 Move = Callable[[Array], Array]
 
 
-def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Constants) -> dict[str, Constant]:
-    """The outputs of a node as constants. Raises Miss where an input is not one, or the result would be too large."""
+def folded(
+    definitions: Definitions, outputs: tuple[str, ...], constants: Constants, *, weights: bool = False
+) -> dict[str, Constant]:
+    """The outputs of a node as constants. Raises Miss where an input is not one, or the result would be too large.
+
+    `weights`: they are the weights of a product, which would be computed in each run, and may grow GROWTH times.
+    """
     made = {d.name: d for d in definitions}
     own = [made[o] for o in outputs if o]
     needed = sorted({s for d in definitions for s in sources(d.value)} - made.keys())
@@ -48,7 +53,8 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     computed = any(computes(d.value) for d in definitions)
     again = not all(constants[s].in_memory or constants[s].bytes <= EAGER_BYTES for s in needed)
     tables = all(d.value.dtype in TABLES for d in own)
-    if size > max(EAGER_BYTES, have, COMPUTED_BYTES if computed else min(LARGEST_BYTES, GROWTH * have)):
+    grown = GROWTH * have if weights else min(LARGEST_BYTES, GROWTH * have)
+    if size > max(EAGER_BYTES, have, COMPUTED_BYTES if computed else grown):
         raise Miss(f"the folded result would grow from {have} to {size} bytes")
     arrays = {s: constants[s] for s in needed}
     move = moved(own[0], arrays) if len(definitions) == 1 else None

@@ -73,6 +73,20 @@ def test_blow_ups_are_not_folded(op: str, shape: tuple[int, int]) -> None:
     assert rewritten(before, only("fold"))[0].nodes == before.nodes
 
 
+@pytest.mark.parametrize(("reader", "folds"), [("MatMul", True), ("Gather", False)])
+def test_weights_of_products_are_folded_from_eight_bits(reader: str, folds: bool) -> None:
+    b = Build()
+    shape = (512, 1025)
+    codes = b.constant(b.rng.integers(-128, 128, shape).astype(np.int8))
+    w = b.node("Mul", b.node("Cast", codes, to=1), b.constant(b.rng.random((1, 1025)).astype(np.float32)))
+    assert shape[0] * shape[1] * 4 > LARGEST_BYTES
+    y = b.node("MatMul", b.input("x", 3, 512), w) if folds else b.node("Gather", w, b.input("i", 3, dtype=I64))
+    after, _ = rewritten(b.graph(y), only("fold"))
+    assert ops(after) == ([reader] if folds else ["Cast", "Mul", reader])
+    if folds:
+        same(b.graph(y), after)
+
+
 def test_folding_may_grow_what_is_small() -> None:
     b = Build()
     y = b.node("Add", b.input("x", 64, 64), b.node("Expand", b.weights(1, 64), b.ints(64, 64)))

@@ -65,6 +65,19 @@ template <int Lines> ONNXFUSE_INLINE void interleaved(const uint8_t* const (&fro
   const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   to[0] = (vi)_mm512_shuffle_epi8(_mm512_permutex2var_epi32(pair[0], low, pair[1]), bytes);
   to[1] = (vi)_mm512_shuffle_epi8(_mm512_permutex2var_epi32(pair[0], _mm512_add_epi32(low, _mm512_set1_epi32(4)), pair[1]), bytes);
+#elif ONNXFUSE_AVX2
+  __m128i line[4]{};
+#pragma GCC unroll 4
+  for (int k = 0; k < Lines; k++) {
+    if (columns >= 16) line[k] = _mm_loadu_si128((const __m128i_u*)from[k]);
+    else if (columns == 8) line[k] = _mm_loadl_epi64((const __m128i_u*)from[k]);
+    else if (columns > 0) memcpy(&line[k], from[k], columns);
+  }
+  const auto quads = [](__m128i lower, __m128i upper) {
+    return (vi)_mm256_set_m128i(_mm_unpackhi_epi16(lower, upper), _mm_unpacklo_epi16(lower, upper));
+  };
+  to[0] = quads(_mm_unpacklo_epi8(line[0], line[1]), _mm_unpacklo_epi8(line[2], line[3]));
+  to[1] = quads(_mm_unpackhi_epi8(line[0], line[1]), _mm_unpackhi_epi8(line[2], line[3]));
 #else
   for (int v = 0; v < 2; v++) {
     const int there = columns - v * LANES, n = there < 0 ? 0 : there < LANES ? there : LANES;

@@ -29,6 +29,13 @@ template <bool Signed> ONNXFUSE_INLINE void widen(const uint8_t* from, i64 bytes
     store(even + g, even_of<Signed>(v));
     store(odd + g, odd_of<Signed>(v));
   };
+  const auto few = [&](i64 g) {
+    vi v{};
+    memcpy(&v, from + 4 * g, sizeof v / 2);
+    const vi first = even_of<Signed>(v), second = odd_of<Signed>(v);
+    memcpy(even + g, &first, sizeof v / 2);
+    memcpy(odd + g, &second, sizeof v / 2);
+  };
   const auto one = [&](i64 g, i64 n) {
     uint8_t v[4]{};
     memcpy(v, from + 4 * g, n);
@@ -43,6 +50,9 @@ template <bool Signed> ONNXFUSE_INLINE void widen(const uint8_t* from, i64 bytes
 #pragma GCC unroll 1
     for (i64 g = 0; g + LANES <= whole; g += LANES) some(g);
     if (whole % LANES) some(whole - LANES);
+  } else if (whole >= LANES / 2) {
+    few(0);
+    if (whole > LANES / 2) few(whole - LANES / 2);
   } else {
 #pragma GCC unroll 1
     for (i64 g = 0; g < whole; g++) one(g, 4);
