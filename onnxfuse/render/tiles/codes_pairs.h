@@ -30,11 +30,9 @@ template <bool Signed> ONNXFUSE_INLINE void widen(const uint8_t* from, i64 bytes
     store(odd + g, odd_of<Signed>(v));
   };
   const auto few = [&](i64 g) {
-    vi v{};
-    memcpy(&v, from + 4 * g, sizeof v / 2);
-    const vi first = even_of<Signed>(v), second = odd_of<Signed>(v);
-    memcpy(even + g, &first, sizeof v / 2);
-    memcpy(odd + g, &second, sizeof v / 2);
+    const vi v = (vi)_mm256_castsi128_si256(_mm_loadu_si128((const __m128i_u*)(from + 4 * g)));
+    _mm_storeu_si128((__m128i_u*)(even + g), _mm256_castsi256_si128((__m256i)even_of<Signed>(v)));
+    _mm_storeu_si128((__m128i_u*)(odd + g), _mm256_castsi256_si128((__m256i)odd_of<Signed>(v)));
   };
   const auto one = [&](i64 g, i64 n) {
     uint8_t v[4]{};
@@ -110,9 +108,12 @@ void tile_pairs(const uint8_t* const* table, i64 pitch, i64 segments, i64 length
   const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(segments * groups) - PANEL * 4);
   const bool zeros = codes.right_zeros || codes.right_zero;
   alignas(64) int32_t zero[PANEL], total[TALL]{};
-  for (int j = 0; j < PANEL; j++) zero[j] = zeros && j < columns ? right_zero(codes, j) : 0;
+  for (int j = 0; zeros && j < PANEL; j++) zero[j] = j < columns ? right_zero(codes, j) : 0;
+#pragma GCC unroll 2
   for (int j = 0; j < PANEL; j += LANES) {
-    const vi first = (load(sums + j) - load(zero + j) * (int32_t)steps) * -codes.left_zero;
+    const vi all = zeros ? load(sums + j) - load(zero + j) * (int32_t)steps : load(sums + j);
+    const vi first = all * -codes.left_zero;
+#pragma GCC unroll 16
     for (int i = 0; i < Rows; i++) store(out + i * PANEL + j, first);
   }
   WideRows rows;
