@@ -115,7 +115,7 @@ def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_
 
 
 def test_an_alternative_without_a_clear_gain_is_reported() -> None:
-    best = planned(weighted(SCALED.replace("784", "560").replace("24", "256")), BEST, costing())
+    best = planned(weighted(SCALED.replace("784", "640").replace("24", "512")), BEST, costing())
     assert len(best.groups) == 2
     (lost,) = [c for c in best.candidates if "prologue" in c.by]
     assert lost.seconds is not None
