@@ -25,7 +25,7 @@ template <bool Signed> ONNXFUSE_INLINE vi odd_of(vi v) { return Signed ? (vi)((s
 template <bool Signed> ONNXFUSE_INLINE void widen(const uint8_t* from, i64 bytes, int32_t* even, int32_t* odd) {
   const i64 whole = bytes / 4;
   const auto some = [&](i64 g) {
-    const vi v = load(reinterpret_cast<const int32_t*>(from + 4 * g));
+    const vi v = (vi)_mm256_loadu_si256((const __m256i_u*)(from + 4 * g));
     store(even + g, even_of<Signed>(v));
     store(odd + g, odd_of<Signed>(v));
   };
