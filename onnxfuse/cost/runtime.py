@@ -83,7 +83,7 @@ KINDS: dict[str, RuntimeRates] = {
     "scatter": RuntimeRates(0.0008, 0.0),
 }
 
-# Of machines without dot products of four 8-bit integers: the runtime multiplies pairs, unsigned by signed, and saturates.
+# Of machines without dot products of four 8-bit integers: the runtime multiplies pairs, and saturates.
 IN_PAIRS = {"product of codes": RuntimeRates(1.7, 0.9), "convolution of codes": RuntimeRates(1.7, 0.9)}
 
 
