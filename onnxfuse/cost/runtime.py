@@ -14,7 +14,6 @@ from onnxfuse.target import Cpu
 
 GRAIN = 15e-6  # seconds of work for which a second thread is woken
 WAKING = 3e-6  # until it has begun and ended
-PAIRS = " in pairs"  # of k, as 8-bit integers are multiplied without dot products of four: u8 by s8, saturated
 HELD = 0.5  # share of a cache that holds what a node reads and writes
 
 
@@ -67,8 +66,6 @@ KINDS: dict[str, RuntimeRates] = {
     "convolution 1-D shallow": RuntimeRates(0.22, 0.95),
     "convolution transposed": RuntimeRates(0.46, 0.9),
     "convolution of codes": RuntimeRates(2.7, 0.9),
-    "product of codes in pairs": RuntimeRates(1.7, 0.9),
-    "convolution of codes in pairs": RuntimeRates(1.7, 0.9),
     "pooling": RuntimeRates(0.33, 0.9),
     "resize nearest": RuntimeRates(0.0047, 0.9),
     "resize linear": RuntimeRates(0.0019, 0.9),
@@ -86,6 +83,9 @@ KINDS: dict[str, RuntimeRates] = {
     "scatter": RuntimeRates(0.0008, 0.0),
 }
 
+# Of machines without dot products of four 8-bit integers: the runtime multiplies pairs, and saturates.
+IN_PAIRS = {"product of codes": RuntimeRates(1.7, 0.9), "convolution of codes": RuntimeRates(1.7, 0.9)}
+
 
 def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> float:
     """Seconds of a node in the runtime, all of the target's cores working on it.
@@ -93,7 +93,7 @@ def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> floa
     Weights are read once per run of the model, which has `run_weight_bytes` of them.
     """
     work = work_of(call)
-    row = KINDS[f"{work.kind}{PAIRS if work.kind.endswith('of codes') and target.codes < QUAD else ''}"]
+    row = (IN_PAIRS if target.codes < QUAD else KINDS).get(work.kind, KINDS[work.kind])
     dispatch = target.dispatch_us * 1e-6  # as of a kernel: the runtime treats both alike
     if work.kind == VIEW:
         return dispatch
