@@ -122,7 +122,8 @@ def test_a_compiled_kernel_computes_what_the_interpreter_does(unit: Unit, case: 
     inputs = fed(kernel, case, 0)
     with Pool(2, BRIEF) as pool:
         compiled = pool.load(library_of(unit.cases, unit.target), f"onnxfuse_{case.name}").run(*inputs)
-    for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[unit.target].lanes), compiled, strict=True):
+    interpreted = interpret(kernel, inputs, BUILDS[unit.target].lanes)
+    for p, one, other in zip(kernel.outputs, interpreted, compiled, strict=True):
         want, error = (packed(p.layout, a) for a in expected(case, 0)[p.value])
         check(other, p.dtype, want, error)
         if p.dtype.floating:

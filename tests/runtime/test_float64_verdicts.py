@@ -61,6 +61,20 @@ def test_what_the_runtime_has_not_is_evaluated_node_by_node(attributes: dict[str
     assert 0 < compare.distance(true, found.astype(np.float64)).error < 1e-6
 
 
+@pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
+def test_sums_of_products_of_codes_do_not_saturate(op: str):
+    """Where the runtime does without optimizations; `test_amplified` has such nodes among others."""
+    shape = (8, 8) if op == "MatMulInteger" else (1, 8, 1, 1)
+    left, right = np.full(shape, 255, np.uint8), np.full(shape, 127, np.int8)
+    kinds = {"a": TensorProto.UINT8, "b": TensorProto.INT8, "y": TensorProto.INT32}
+    a, _, y = (helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items())
+    node = helper.make_node(op, ["a", "b"], ["y"])
+    graph = helper.make_graph([node], "g", [a], [y], [numpy_helper.from_array(right, "b")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    _, ((found,),) = truth.truth(proto, [{"a": left}], ["y"])
+    assert (found == 8 * 255 * 127).all()
+
+
 def test_casts_constants_and_branches_are_widened():
     def branch(value: float) -> onnx.GraphProto:
         out = helper.make_tensor_value_info("b", FLOAT, None)
