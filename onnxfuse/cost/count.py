@@ -243,19 +243,15 @@ class Counter(Means):
         loads = (rows * (POINTED if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
-        step = max((rows * vectors + widened) / 2, loads, self._latency) / (
-            self.target.codes if kind.exact else kind.step if short else 1
-        )
+        at_once = self.target.codes if kind.exact else kind.step if short else 1
+        step = max((rows * vectors + widened) / 2, loads, self._latency) / at_once
         step += self._in_one_set(s)
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
         if isinstance(s.left, Channels):
-            return (
-                self.number(s.panel_depth) / kind.step * rows * vectors * CHANNELS * kind.step / self.target.codes
-                + 2 * rows * vectors
-                + CALL
-            )
+            multiplied = self.number(s.panel_depth) * rows * vectors * CHANNELS / self.target.codes
+            return multiplied + 2 * rows * vectors + CALL
         return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:

@@ -52,13 +52,17 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
 
 
 def _is_weight(work: MutableGraph, node: Node) -> bool:
-    """Whether a value becomes, by constant factors alone, the right side of a product: weights stored in 8 bits.
+    """Whether a Cast of 8-bit integers becomes the right side of a product by constant factors, and nothing else.
 
-    Behind more elements than an evaluation visits, factors would not be folded.
+    Behind more elements than an evaluation visits, or of another shape, factors would not be folded (decision 0219).
     """
-    value = node.outputs[0]
+    source, value = work.constants.get(node.inputs[0]), node.outputs[0]
+    if source is None or source.dtype.bytes > 1 or not work.single_use(node.inputs[0]):
+        return False
     shape = static_shape(work.type(value))
-    while int(np.prod(shape, dtype=np.int64)) <= LARGEST_WORK and work.single_use(value):
+    if int(np.prod(shape, dtype=np.int64)) > LARGEST_WORK:
+        return False
+    while work.single_use(value) and static_shape(work.type(value)) == shape:
         (reader,) = (work.nodes[at] for at in work.users[value])
         if reader.op == "MatMul":
             return reader.inputs[1] == value and reader.inputs[0] not in work.constants

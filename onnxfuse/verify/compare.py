@@ -145,20 +145,27 @@ def rounded(precision: str, sensitivity: float) -> float:
 
 TRUTH_FACTOR = 2.0  # of the original's own error to float64, what another model's may be
 TRUTH_MOST = 1e-3  # of an error to float64: a kernel that is wrong by a percent is further away
+DRAWN_MOST = 8e-3  # of an error that perturbations of the original allow, for the same reason
 
 
-def by_truth(pairs: Sequence[tuple[float, float]], others: bool, least: float) -> tuple[float, float]:
+def by_truth(
+    pairs: Sequence[tuple[float, float]], others: bool, least: float, drawn: Sequence[float] = ()
+) -> tuple[float, float]:
     """Error to float64 and limit of an output, of the set of inputs that is nearest its limit or furthest over it.
 
     `pairs` are the errors of the model under test and of the original, for each set that was too far away; `others`
     tells that there are sets that were not. What is allowed is twice the original's own error, or the limit that is
     there. Inputs on which the original itself is wrong say little, those on which it is very wrong say nothing: they
-    are believed only where others tell that no kernel is wrong by a percent.
+    are believed only where others tell that no kernel is wrong by a percent. So are `drawn`, for each pair how far
+    perturbations drive the original; they allow a bounded error, and never leave out a set (decision 0206).
     """
+    steps = drawn if drawn and others else [0.0] * len(pairs)
     told = others or any(TRUTH_FACTOR * own <= TRUTH_MOST for _, own in pairs)
     most = UNRELATED if told else TRUTH_MOST
     limits = [
-        (error, max(least, min(TRUTH_FACTOR * own, most))) for error, own in pairs if own <= REPRODUCED or not told
+        (error, max(least, min(TRUTH_FACTOR * own, most), min(TRUTH_FACTOR * step, DRAWN_MOST)))
+        for (error, own), step in zip(pairs, steps, strict=True)
+        if own <= REPRODUCED or not told
     ]
     return max(limits, key=lambda pair: excess(*pair), default=(0.0, least))
 

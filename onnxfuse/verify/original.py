@@ -121,7 +121,7 @@ class Original:
         drive it. If no evaluator runs the model, the limit is a bound by the depth of the model instead.
 
         An output that cancels out moves in steps, and whether the original's few runs moved it is luck. So while a run
-        is over its limits, perturbations are drawn and their distances count as the original's own.
+        is over its limits on some sets only, perturbations are drawn, which allow more (`by_truth`).
         """
         rows = _distances(self.expected, found)
         allowed = self.limits if like_reference else self._allowed()
@@ -131,7 +131,7 @@ class Original:
             return None
         try:
             judged = self._by_truth(found, over, allowed)
-            while not judged.passed and not self.quantized and self._draws(_DRAWS):
+            while not (judged.passed or self.quantized or len(over) == len(rows)) and self._draws(_DRAWS):
                 judged = self._by_truth(found, over, allowed)
             return judged
         except DeviceError:
@@ -146,7 +146,16 @@ class Original:
         each = [self._of_set(i, found[i]) for i in over]
         least = [min(allowed[i][o] for i in over) for o in range(len(self.names))]
         others = len(over) < len(self.sets)
-        worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
+        draws = [] if self.quantized else self.perturbed
+        worst = [
+            compare.by_truth(
+                [row[o] for _, row in each],
+                others,
+                limit,
+                [max(draw[i][o] for draw in draws) for i in over] if draws else (),
+            )
+            for o, limit in enumerate(least)
+        ]
         return Float64Errors(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
     def draw_perturbations(self, found: Results) -> None:
@@ -155,8 +164,8 @@ class Original:
         The effect of one perturbation on an output varies widely: five of six draws may change it by less than a
         hundredth of what the sixth does. What a step of a code does to an output hardly depends on the size of the
         rounding that causes it; how many small roundings it takes until one does is a matter of luck. So where a run
-        exceeds the limits on some inputs only, perturbations grow until they move codes too. A wrong kernel is wrong on
-        all of them.
+        exceeds the limits on some inputs only, perturbations grow until they move codes too: a kernel of codes that is
+        wrong is wrong on all of them.
         """
         rows = _distances(self.expected, found) if self.perturbed else []
         while over := _exceeding(rows, self._allowed()):
@@ -199,8 +208,7 @@ class Original:
             self.known[at] = (name, rows[0])
         name, true = self.known[at]
         runs = [self.expected[at], *self.optimized[at : at + 1]]
-        moved = [] if self.quantized else [draw[at] for draw in self.perturbed]
-        own = [max(column) for column in zip(*(truth.errors([true], [run]) for run in runs), *moved, strict=True)]
+        own = [max(column) for column in zip(*(truth.errors([true], [run]) for run in runs), strict=True)]
         return name, list(zip(truth.errors([true], [found]), own, strict=True))
 
 
@@ -336,7 +344,7 @@ def floor(skeleton: ModelProto) -> float:
 
 def needs_optimizations(model: ModelProto) -> bool:
     """Whether the runtime computes a model as it is meant only with its optimizations: without them it saturates."""
-    return quantizes(model) and engine.saturates()
+    return (quantizes(model) or truth.multiplies_codes(model.graph)) and engine.saturates()
 
 
 def quantizes(skeleton: ModelProto) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -38,10 +38,14 @@ from onnxfuse.verify.compare import Array, Results
 RUNTIME = "ONNX Runtime in float64"
 REFERENCE = "ONNX Runtime in float64, ONNX's reference evaluator for operators that it has not"
 SECONDS = 60  # that it may take
+# Operators that multiply 8-bit integers, of which the runtime saturates sums on some machines (decision 0202).
+CODES = frozenset({
+    "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul", "QAttention",
+})  # fmt: skip
 
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SINGLE = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that are single by definition
-_CODES = ("Integer", "QGemm")  # how names of operators that multiply 8-bit integers end
 _TYPED = ("to", "dtype")  # attributes that name an element type
 
 
@@ -54,18 +58,19 @@ def truth(model: ModelProto, sets: Sequence[Mapping[str, Array]], names: Sequenc
     given = [{name: _wide(value) for name, value in each.items()} for each in sets]
     with _limited():
         with suppress(DeviceError, ValueError):  # ValueError: more than two gigabytes
-            session = engine.open_session(wide.SerializeToString(), _options(wide.graph.node))
+            session = engine.open_session(wide.SerializeToString(), _options(wide.graph))
             return RUNTIME, [engine.run(session, each, names) for each in given]
         return REFERENCE, [_by_node(wide, each, names) for each in given]
 
 
-def _saturated(node: NodeProto) -> bool:
-    """Whether the runtime saturates the sums of a node without optimizations (decision 0202)."""
-    return (node.op_type.endswith(_CODES) or node.op_type.startswith("QLinear")) and engine.saturates()
+def multiplies_codes(graph: GraphProto) -> bool:
+    """Whether a node of a graph, or of one that it holds, multiplies 8-bit integers."""
+    return any(node.op_type in CODES for each in graphs(graph) for node in each.node)
 
 
-def _options(nodes: Iterable[NodeProto]) -> ort.SessionOptions:
-    return engine.options(optimize=any(map(_saturated, nodes)), lean=True)
+def _options(graph: GraphProto) -> ort.SessionOptions:
+    """Without optimizations, but where the runtime saturates without them (decision 0202)."""
+    return engine.options(optimize=multiplies_codes(graph) and engine.saturates(), lean=True)
 
 
 def _by_node(wide: ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
@@ -76,7 +81,7 @@ def _by_node(wide: ModelProto, feeds: Mapping[str, Array], names: Sequence[str])
     for node in wide.graph.node:
         model, given = _alone(wide, node, known)
         try:
-            made = engine.run(engine.open_session(model.SerializeToString(), _options([node])), given)
+            made = engine.run(engine.open_session(model.SerializeToString(), _options(model.graph)), given)
         except (DeviceError, ValueError):
             try:
                 made = list(map(np.asarray, ReferenceEvaluator(model, new_ops=_OWN).run(None, given)))
@@ -95,7 +100,7 @@ def _alone(wide: ModelProto, node: NodeProto, known: Mapping[str, Array]) -> tup
             read += [each.name for inner in graphs(graph) for each in inner.output]
     given = {name: known[name] for name in dict.fromkeys(read) if name in known}
     graph = GraphProto(name="one", node=[node], output=[ValueInfoProto(name=name) for name in node.output if name])
-    if _saturated(node):  # optimizations make products with constants exact
+    if node.op_type in CODES:  # optimizations make products with constants exact
         signed = [name for name, value in given.items() if value.dtype == np.int8]
         graph.initializer.extend(numpy_helper.from_array(given.pop(name), name) for name in signed)
     for name, value in given.items():

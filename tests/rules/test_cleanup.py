@@ -73,18 +73,28 @@ def test_blow_ups_are_not_folded(op: str, shape: tuple[int, int]) -> None:
     assert rewritten(before, only("fold"))[0].nodes == before.nodes
 
 
-@pytest.mark.parametrize(("reader", "folds"), [("MatMul", True), ("Gather", False)])
-def test_weights_of_products_are_folded_from_eight_bits(reader: str, folds: bool) -> None:
-    b = Build()
-    shape = (512, 1025)
-    codes = b.constant(b.rng.integers(-128, 128, shape).astype(np.int8))
-    w = b.node("Mul", b.node("Cast", codes, to=1), b.constant(b.rng.random((1, 1025)).astype(np.float32)))
+@pytest.mark.parametrize("case", ["folds", "lookup", "two readers", "16 bits", "grows", "large"])
+def test_weights_of_products_are_folded_from_eight_bits(case: str) -> None:
+    b, folds = Build(), case == "folds"
+    shape = (512, 1025 if case != "large" else 1 + (1 << 14))
+    stored = b.rng.integers(-128, 128, shape).astype(np.float16 if case == "16 bits" else np.int8)
+    codes = b.constant(stored)
+    factor = b.constant(b.rng.random((3, 1, 1) if case == "grows" else (1, shape[1])).astype(np.float32))
+    w = b.node("Mul", b.node("Cast", codes, to=1), factor)
     assert shape[0] * shape[1] * 4 > LARGEST_BYTES
-    y = b.node("MatMul", b.input("x", 3, 512), w) if folds else b.node("Gather", w, b.input("i", 3, dtype=I64))
-    after, _ = rewritten(b.graph(y), only("fold"))
-    assert ops(after) == ([reader] if folds else ["Cast", "Mul", reader])
+    y = [b.node("Gather" if case == "lookup" else "MatMul", *reads(b, w, case))]
+    if case == "two readers":
+        y.append(b.node("Gather", codes, b.input("i", 3, dtype=I64)))
+    before = b.graph(*y)
+    after, _ = rewritten(before, only("fold"))
+    assert ops(after) == (["MatMul"] if folds else ops(before))
     if folds:
-        same(b.graph(y), after)
+        same(before, after)
+
+
+def reads(b: Build, w: str, case: str) -> tuple[str, str]:
+    """What the reader of the weights reads."""
+    return (w, b.input("i", 3, dtype=I64)) if case == "lookup" else (b.input("x", 3, 512), w)
 
 
 def test_folding_may_grow_what_is_small() -> None:

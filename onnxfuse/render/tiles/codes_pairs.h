@@ -69,10 +69,10 @@ __attribute__((noinline)) void add_pairs(const WideRows& rows, i64 groups, const
   for (int i = 0; i < Rows; i++)
 #pragma GCC unroll 2
     for (int v = 0; v < Wide; v++) sum[i][v] = load(out + i * PANEL + v * LANES);
-  const auto add = [&](const int32_t* row, vi (&right)[Wide]) __attribute__((always_inline)) {
+  const auto add = [&](const int32_t (&row)[TALL][CHUNK], i64 g, vi (&right)[Wide]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; i++) {
-      vi one = splat<int32_t>(row[i * CHUNK]);
+      vi one = splat<int32_t>(row[i][g]);
       in_order(one);
 #pragma GCC unroll 2
       for (int v = 0; v < Wide; v++) {
@@ -89,10 +89,10 @@ __attribute__((noinline)) void add_pairs(const WideRows& rows, i64 groups, const
       right[v] = even_of<Signed>(load(reinterpret_cast<const int32_t*>(b) + v * LANES));
       prefetch_l1(b + (NEAR * PANEL + v * LANES) * 4);
     }
-    add(rows.even[0] + g, right);
+    add(rows.even, g, right);
 #pragma GCC unroll 2
     for (int v = 0; v < Wide; v++) right[v] = odd_of<Signed>(load(reinterpret_cast<const int32_t*>(b) + v * LANES));
-    add(rows.odd[0] + g, right);
+    add(rows.odd, g, right);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++)

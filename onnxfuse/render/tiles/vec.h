@@ -305,7 +305,7 @@ template <class T> ONNXFUSE_INLINE vec<T> load_between(const T* p, int first, in
   }
 }
 
-// Stores the first n lanes only.
+// Stores the first n lanes only. 0 <= n <= LANES.
 template <class T> ONNXFUSE_INLINE void store_n(T* p, vec<T> v, int n) {
   if constexpr (is_same<T, f16>) store_n(reinterpret_cast<uint16_t*>(p), narrow_f16(v), n);
   else if constexpr (is_same<T, bf16>) store_n(reinterpret_cast<uint16_t*>(p), narrow_bf16(v), n);

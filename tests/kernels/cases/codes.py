@@ -223,6 +223,8 @@ CASES = (
     product("codes_unsigned", 15, 70, 40, U8, U8, zeros=128, axis=None),
     product("codes_signed_by_unsigned", 30, 131, 31, I8, U8),
     product("codes_any_rows", "n", 61, 35),
+    product("codes_deep", 8, 1027, 45),  # more than are widened at a time, as are those of the next one's windows
+    image("codes_image_deep", (1, 60, 5, 6), 20, 3, pads=[1, 1, 1, 1]),
     image("codes_image", (2, 12, 9, 7), 20, 3, pads=[1, 1, 1, 1]),
     image("codes_image_signed", (1, 8, 13, 13), 33, 3, I8, pads=[1, 1, 1, 1], strides=[2, 2]),
     image("codes_image_halved", (1, 8, 14, 14), 24, 3, pads=[1, 1, 1, 1], strides=[2, 2]),
