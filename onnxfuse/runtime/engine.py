@@ -37,6 +37,7 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 
 
 _EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
+_TWICE = "Attempt to replace the existing tensor"  # what these say of a weight or zero point that two products share
 
 
 def options(
@@ -139,8 +140,15 @@ def open_session(
     if provider.bound:
         preload()
     what = Path(model).name if isinstance(model, str) else "the model"
+    opened = partial(ort.InferenceSession, model, session_options, providers=provider.listed)
     try:
-        session = ort.InferenceSession(model, session_options, providers=provider.listed)
+        try:
+            session = opened()
+        except Exception as problem:
+            if _TWICE not in str(problem):
+                raise
+            session_options.add_session_config_entry(_EXACT_CODES, "0")
+            session = opened()
     except Exception as problem:
         raise DeviceError(f"runtime: {what} cannot be opened: {reason(problem)}") from None
     if session.get_providers()[0] != provider.name:  # the runtime falls back to the CPU
