@@ -43,8 +43,8 @@ def test_codes_of_a_saturated_function_are_those_of_the_runtime(tmp_path: Path) 
     original = saturating(tmp_path / "m.onnx")
     result = optimize(original, tmp_path / "f.onnx", verify=True, gain=False, cache_dir=str(CACHE), jobs=1)
     assert result.kernels > 0 and result.output.library is not None
-    plain = engine.open_session(str(original), engine.options())
-    fused = engine.open_session(str(tmp_path / "f.onnx"), engine.options(libraries=[result.output.library]))
+    plain = engine.open_session(str(original), engine.options(lean=True))
+    fused = engine.open_session(str(tmp_path / "f.onnx"), engine.options(libraries=[result.output.library], lean=True))
     for rows in ROWS:
         x = {"x": np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)}
         (expected,), (found,) = engine.run(plain, x), engine.run(fused, x)
@@ -91,8 +91,8 @@ def test_dequantized_sums_are_bit_by_bit_those_of_the_runtime(
         original, tmp_path / "f.onnx", arch=arch, min_group=1, verify=True, gain=False, cache_dir=str(CACHE), jobs=1
     )
     assert result.nodes_left == 0 and result.output.library is not None
-    plain = engine.open_session(str(original), engine.options())
-    fused = engine.open_session(str(tmp_path / "f.onnx"), engine.options(libraries=[result.output.library]))
+    plain = engine.open_session(str(original), engine.options(lean=True))
+    fused = engine.open_session(str(tmp_path / "f.onnx"), engine.options(libraries=[result.output.library], lean=True))
     for extent in ROWS:
         shape = (1, 16, extent, 13) if operator == "ConvInteger" else (extent, 48)
         x = {"x": np.random.default_rng(extent).standard_normal(shape).astype(np.float32)}
