@@ -122,7 +122,13 @@ template <class To, class V> ONNXFUSE_INLINE auto convert(V v) {
   } else if constexpr (is_float<From>) {
     if constexpr (sizeof(To) < 4) return resize<To>(__builtin_convertvector(v, vec<int32_t>));
     else if constexpr (is_same<To, uint32_t> || is_same<To, uint64_t>) return to_unsigned<To>(v);
-    else return (vec<To>)__builtin_convertvector(v, vec<To>);
+    else {
+      auto made = (vec<To>)__builtin_convertvector(v, vec<To>);
+#if !ONNXFUSE_AVX512
+      if constexpr (sizeof(To) == 8) asm("" : "+m"(made));  // gcc would round where it is made a float again: what does not fit differs
+#endif
+      return made;
+    }
   } else if constexpr (is_float<To>) {
     if constexpr (sizeof(From) < 4) return (vec<To>)__builtin_convertvector(resize<int32_t>(v), vec<To>);
     else return (vec<To>)__builtin_convertvector(v, vec<To>);
