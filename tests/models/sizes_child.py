@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 
 from onnxfuse.runtime import process
-from onnxfuse.runtime.engine import open_session, options
+from onnxfuse.runtime.engine import open_session, options, saturates
 from onnxfuse.verify.compare import distance
 
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -38,11 +38,12 @@ def compare(asked: dict[str, Any], out: Callable[[str], None]) -> None:
         out(json.dumps(fact))
 
     sets = [dict(np.load(path)) for path in sorted(Path(asked["feeds"]).glob("*.npz"))]
-    plain = open_session(asked["original"], options(optimize=False, threads=2))
+    exact = saturates()  # then only lean sessions with optimizations have exact products of codes
+    plain = open_session(asked["original"], options(optimize=exact, lean=exact, threads=2))
     wanted = [outcome(plain, each) for each in sets]
     for way, libraries in (("library", [asked["library"]] if asked["library"] else []), ("bodies", [])):
         say(way=way, at="load")
-        session = open_session(asked["fused"], options(libraries=libraries, threads=2))
+        session = open_session(asked["fused"], options(libraries=libraries, lean=exact, threads=2))
         found = []
         for number, each in enumerate(sets):
             say(way=way, at=number)
