@@ -8,6 +8,8 @@ import pytest
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.runtime.engine import saturates
+from onnxfuse.verify.truth import multiplies_codes
 from tests.ops import (
     cases_coded,
     cases_contraction,
@@ -83,11 +85,12 @@ def assert_means_what_onnx_means(case: Case) -> None:
     if "onnx" not in case.wrong:
         check(case, got, onnx_says(case, proto), "onnx")
         asked += 1
-    runtime = runtime_says(case, proto) if "runtime" not in case.wrong else None
+    saturated = multiplies_codes(proto.graph) and saturates()  # by the runtime, on this machine
+    runtime = runtime_says(case, proto) if "runtime" not in case.wrong and not saturated else None
     if runtime is not None:
         check(case, got, runtime, "runtime")
         asked += 1
-    assert asked, "nothing to compare with"
+    assert asked or saturated, "nothing to compare with"
 
 
 def test_few_cases_are_refused_with_symbols() -> None:
