@@ -82,7 +82,7 @@ def tuned(model: Path, folder: Path, calls: Calls) -> Tuned:
 
 def test_predictions_are_of_as_many_threads_as_samples_ran_on(model: Path, tmp_path: Path) -> None:
     """On one thread and on one per core, as is the default: schedules have a prediction of each."""
-    found = tune(model, options=Options(cache_dir=str(tmp_path)), seconds=240.0)
+    found = tune(model, options=Options(cache_dir=str(tmp_path)), seconds=240.0, lock=tmp_path / "l")
     assert {each.threads for each in found.samples} == {1, len(os.sched_getaffinity(0))}
     assert all(each.predicted_us > 0 for each in found.samples)
 
