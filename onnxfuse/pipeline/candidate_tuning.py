@@ -28,13 +28,12 @@ from onnxfuse.ir.kernel import Kernel, Substitutions
 from onnxfuse.measure.database import Measurement
 from onnxfuse.pipeline.alternatives import Locked, Race, is_faster
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import attempted, counted_at, predicted, predicting, scheduler
+from onnxfuse.pipeline.groups import attempted, counted_at, kernel_cost, predicted, predicting, scheduler
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
 from onnxfuse.plan.samples import KernelSample
 from onnxfuse.report.lock import FasterSchedule, Grouping, Lock, deciding
-from onnxfuse.target import Target
 
 KERNELS = 10  # whose candidates are measured, those with the most predicted time first
 EACH = 8  # candidates of each contraction
@@ -107,14 +106,8 @@ def _sample(
 ) -> KernelSample:
     own = {p.value: constants[p.value] for p in kernel.inputs if p.value in constants}
     held = float(sum(c.bytes for c in constants.values()))
-
-    def seconds(machine: Target) -> float:
-        priced = partial(context.backend.kernel_cost, kernel, machine, own, held, sizes)
-        found = attempted(context, "cost", priced)
-        return 0.0 if found is None or isinstance(found, Decision) else found.seconds
-
-    machines = context.backend.points(predicting(context))
-    return KernelSample(kernel, own, dict(sizes), held, tuple(map(seconds, machines)))
+    costs = [kernel_cost(context, kernel, m, own, held, sizes) for m in context.backend.points(predicting(context))]
+    return KernelSample(kernel, own, dict(sizes), held, tuple(0.0 if c is None else c.seconds for c in costs))
 
 
 def _fastest(c: TunedContraction, sampler: Sampler, known: Mapping[str, Measurement]) -> FasterSchedule | None:

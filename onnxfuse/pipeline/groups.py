@@ -217,6 +217,14 @@ def symbols_in_kernel(graph: Graph, kernel: Kernel, sizes: Sizes) -> dict[str, i
     return found if min(values, default=1) > 0 else {}
 
 
+def kernel_cost(
+    context: Context, kernel: Kernel, machine: Target, constants: Container[str], held: float, symbols: Sizes
+) -> Cost | None:
+    """The cost of a kernel on a machine, in a model that holds so many bytes of weights; None where it is not known."""
+    found = attempted(context, "cost", partial(context.backend.kernel_cost, kernel, machine, constants, held, symbols))
+    return None if isinstance(found, Decision) else found
+
+
 def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
     """The cost of each kernel of a build and of its bodies, in the order of `all_parts`, at these sizes.
 
@@ -236,9 +244,7 @@ def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
         symbols = symbols_in_kernel(graph, kernel, sizes)
         key = (part.op, tuple(p.value in constants for p in kernel.inputs), *symbols.items())
         if key not in known:
-            made = partial(context.backend.kernel_cost, kernel, target, constants, held, symbols)
-            found = attempted(context, "cost", made)
-            known[key] = None if isinstance(found, Decision) else found
+            known[key] = kernel_cost(context, kernel, target, constants, held, symbols)
         return known[key]
 
     return [cost(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True)]

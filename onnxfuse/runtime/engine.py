@@ -140,20 +140,24 @@ def open_session(
     if provider.bound:
         preload()
     what = Path(model).name if isinstance(model, str) else "the model"
-    opened = partial(ort.InferenceSession, model, session_options, providers=provider.listed)
     try:
-        try:
-            session = opened()
-        except Exception as problem:
-            if _TWICE not in str(problem):
-                raise
-            session_options.add_session_config_entry(_EXACT_CODES, "0")
-            session = opened()
+        session = _opened(model, session_options, provider)
     except Exception as problem:
         raise DeviceError(f"runtime: {what} cannot be opened: {reason(problem)}") from None
     if session.get_providers()[0] != provider.name:  # the runtime falls back to the CPU
         raise DeviceError(f"runtime: {what} cannot be opened: {provider.name} could not be loaded")
     return session
+
+
+def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: Provider) -> ort.InferenceSession:
+    """A session; without exact products of codes where the optimizations that make them fail, as options say then."""
+    try:
+        return ort.InferenceSession(model, session_options, providers=provider.listed)
+    except Exception as problem:
+        if _TWICE not in str(problem):
+            raise
+    session_options.add_session_config_entry(_EXACT_CODES, "0")
+    return ort.InferenceSession(model, session_options, providers=provider.listed)
 
 
 def run(

@@ -147,15 +147,9 @@ class Original:
         least = [min(allowed[i][o] for i in over) for o in range(len(self.names))]
         others = len(over) < len(self.sets)
         draws = [] if self.quantized else self.perturbed
-        worst = [
-            compare.by_truth(
-                [row[o] for _, row in each],
-                others,
-                limit,
-                [max(draw[i][o] for draw in draws) for i in over] if draws else (),
-            )
-            for o, limit in enumerate(least)
-        ]
+        drawn = [[max((draw[i][o] for draw in draws), default=0.0) for i in over] for o in range(len(least))]
+        pairs = [[row[o] for _, row in each] for o in range(len(least))]
+        worst = [compare.by_truth(pairs[o], others, most, drawn[o]) for o, most in enumerate(least)]
         return Float64Errors(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
     def draw_perturbations(self, found: Results) -> None:

@@ -35,7 +35,9 @@ def test_a_wrong_kernel_is_dropped(name: str, number: int, tmp_path: Path) -> No
     found = {node for refusal in made.result.refusals if refusal.code == "E-NUMERICS" for node in refusal.nodes}
     assert found == {node for group in wrong for node in group.nodes}
     assert made.result.verify is not None and made.result.verify.ok is True
-    assert made.result.kernels and planted.name not in {group.kernel for group in made.result.groups}
+    assert planted.name not in {group.kernel for group in made.result.groups}
+    fused = [sum(len(group.nodes) for group in each.result.groups) for each in (made, right)]
+    assert 0 < fused[0] < fused[1]  # there may be more kernels: parts of a wrong one that are right
     assert max(errors(made).values()) <= FLOORS["float32"]
 
 

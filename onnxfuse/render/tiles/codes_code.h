@@ -70,8 +70,7 @@ template <int Lines> ONNXFUSE_INLINE void interleaved(const uint8_t* const (&fro
 #pragma GCC unroll 4
   for (int k = 0; k < Lines; k++) {
     if (columns >= 16) line[k] = _mm_loadu_si128((const __m128i_u*)from[k]);
-    else if (columns == 8) line[k] = _mm_loadl_epi64((const __m128i_u*)from[k]);
-    else if (columns > 0) memcpy(&line[k], from[k], columns);
+    else line[k] = load_16_bytes(reinterpret_cast<const char*>(from[k]), columns > 0 ? columns : 0);
   }
   const auto quads = [](__m128i lower, __m128i upper) {
     return (vi)_mm256_set_m128i(_mm_unpackhi_epi16(lower, upper), _mm_unpacklo_epi16(lower, upper));
