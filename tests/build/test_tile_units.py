@@ -46,7 +46,7 @@ def test_what_kernels_call_is_spelled_out_and_nothing_else(target: str) -> None:
 
 def test_so_it_is_with_tiles_of_codes_for_each_type_of_the_left_side() -> None:
     seen: set[str] = set()
-    for case in (*CODES[::4], *CHANNELS[:2]):
+    for case in (*CODES, *CHANNELS[:2]):
         kernel = scheduled(case, "x86-64-v4")
         if isinstance(kernel, Kernel):
             calls = set(re.findall(rf"\b({'|'.join(_OF_CODES)})\(", render(kernel, "k", "k").text))
