@@ -19,8 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, entries, feed_limits, feeds
 from onnxfuse.runtime.provider import CPU, Provider
-from onnxfuse.verify import compare, trial, truth
-from onnxfuse.verify.original import needs_optimizations
+from onnxfuse.verify import codes, compare, trial, truth
 from onnxfuse.verify.trial import Values
 
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
@@ -73,7 +72,7 @@ def measure(
     weights = {each.name: each for each in proto.graph.initializer}
     job = ComparisonSettings(
         proto, weights, library, isas, custom, reductions, roundings, narrowed, seed, Provider(**provider or {}),
-        needs_optimizations(proto),
+        codes.needs_optimizations(proto),
     )  # fmt: skip
     nodes = [each for each in proto.graph.node if each.domain.startswith(entries.DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")

@@ -15,10 +15,9 @@ from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
-from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
-from onnxfuse.verify import compare, trial, truth
+from onnxfuse.verify import codes, compare, trial, truth
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.trial import Values
 from onnxfuse.verify.verdicts import ORIGINAL
@@ -76,7 +75,7 @@ class Original:
     @property
     def quantized(self) -> bool:
         """Whether the model quantizes values, not only dequantizes them."""
-        return quantizes(self.skeleton)
+        return codes.quantizes(self.skeleton)
 
     @property
     def limits(self) -> list[list[float]]:
@@ -228,7 +227,7 @@ def original(
 
     Raises DeviceError where it takes none.
     """
-    unoptimized = not needs_optimizations(skeleton)
+    unoptimized = not codes.needs_optimizations(skeleton)
     try:
         session = _opened(path, custom, optimize=not unoptimized)
         found = trial.input_sets(session, wish)
@@ -331,34 +330,16 @@ def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True) -> In
 def floor(skeleton: ModelProto) -> float:
     """The floor of the coarsest float type that the model computes with."""
     names = {_floor_name(kind) for kind in _element_types(skeleton)} - {""}
-    if quantizes(skeleton):
+    if codes.quantizes(skeleton):
         names.add("quantized")
     return max((compare.FLOORS[name] for name in names), default=0.0)
-
-
-def needs_optimizations(model: ModelProto) -> bool:
-    """Whether the runtime computes a model as it is meant only with its optimizations: without them it saturates."""
-    return (quantizes(model) or truth.multiplies_codes(model.graph)) and engine.saturates()
-
-
-def quantizes(skeleton: ModelProto) -> bool:
-    """Whether a model quantizes values, not only dequantizes them."""
-    ops = {node.op_type for node in _nodes(skeleton)}
-    return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
-
-
-def _nodes(skeleton: ModelProto) -> Iterator[Any]:
-    for graph in graphs(skeleton.graph):
-        yield from graph.node
-    for function in skeleton.functions:
-        yield from function.node
 
 
 def _element_types(skeleton: ModelProto) -> Iterator[int]:
     yield from (tensor.data_type for tensor in skeleton.graph.initializer)
     for value in (*skeleton.graph.input, *skeleton.graph.output, *skeleton.graph.value_info):
         yield value.type.tensor_type.elem_type
-    for node in _nodes(skeleton):
+    for node in codes.nodes(skeleton):
         yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
 
 

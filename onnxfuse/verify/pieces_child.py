@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.runtime import engine, feed_limits, feeds, process
-from onnxfuse.verify import compare, trial
+from onnxfuse.verify import codes, compare, trial
 from onnxfuse.verify.pieces import Piece, behind, cut, origin_of, pieces, shared_names, transposed
 
 AT_ONCE = 32  # pieces whose values are held at a time
@@ -86,7 +86,7 @@ def _batches(found: Sequence[Piece]) -> list[tuple[Piece, ...]]:
 
 def _inputs(a: str, custom: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int]) -> trial.Values:
     """Inputs that the first model takes."""
-    session = engine.open_session(a, engine.options(libraries=custom, optimize=False))
+    session = engine.open_session(a, engine.options(libraries=custom, optimize=False, lean=True))
     wish = trial.InputRequest(feed_limits.skeleton(Path(a)), inputs, seed, dims, feeds.RECIPES, larger=False)
     return trial.input_sets(session, wish).values[0]
 
@@ -94,13 +94,14 @@ def _inputs(a: str, custom: Sequence[str], inputs: str | None, seed: int, dims: 
 def _values(
     model: ModelProto, names: Sequence[str], inputs: trial.Values, custom: Sequence[str]
 ) -> dict[str, engine.Array]:
-    """These values, as a model computes them without optimizations."""
+    """These values, as a model computes them without optimizations, but where it saturates so."""
     own = {o.name for o in model.graph.output}
     taps = dict.fromkeys(v for v in names if v not in inputs and v not in own)
     tapped = ModelProto()
     tapped.CopyFrom(model)
     tapped.graph.output.extend(ValueInfoProto(name=name) for name in taps)
-    session = engine.open_session(tapped.SerializeToString(), engine.options(libraries=custom, optimize=False))
+    settings = engine.options(libraries=custom, optimize=codes.saturates(model.graph), lean=True)
+    session = engine.open_session(tapped.SerializeToString(), settings)
     made = engine.output_names(session)
     return {**inputs, **dict(zip(made, engine.run(session, inputs, made), strict=True))}
 
@@ -142,7 +143,7 @@ def _limit(known: Mapping[str, engine.Array], piece: Piece) -> float:
 def _error(text: bytes, piece: Piece, known: Mapping[str, engine.Array], libraries: Sequence[str]) -> float:
     """The largest relative error of a piece's outputs; infinite where it does not run."""
     try:
-        session = engine.open_session(text, engine.options(libraries=libraries, arena=False))
+        session = engine.open_session(text, engine.options(libraries=libraries, lean=True, arena=False))
         made = engine.run(session, known, list(piece.outputs))
     except DeviceError:
         return math.inf

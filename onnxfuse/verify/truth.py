@@ -32,18 +32,12 @@ from onnx.reference.op_run import OpRun
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine
 from onnxfuse.runtime.graphs import graphs
-from onnxfuse.verify import compare
+from onnxfuse.verify import codes, compare
 from onnxfuse.verify.compare import Array, Results
 
 RUNTIME = "ONNX Runtime in float64"
 REFERENCE = "ONNX Runtime in float64, ONNX's reference evaluator for operators that it has not"
 SECONDS = 60  # that it may take
-# Operators that multiply 8-bit integers, of which the runtime saturates sums on some machines (decision 0202).
-CODES = frozenset({
-    "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul", "QAttention",
-})  # fmt: skip
-
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SINGLE = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that are single by definition
 _TYPED = ("to", "dtype")  # attributes that name an element type
@@ -63,14 +57,9 @@ def truth(model: ModelProto, sets: Sequence[Mapping[str, Array]], names: Sequenc
         return REFERENCE, [_by_node(wide, each, names) for each in given]
 
 
-def multiplies_codes(graph: GraphProto) -> bool:
-    """Whether a node of a graph, or of one that it holds, multiplies 8-bit integers."""
-    return any(node.op_type in CODES for each in graphs(graph) for node in each.node)
-
-
 def _options(graph: GraphProto) -> ort.SessionOptions:
     """Without optimizations, but where the runtime saturates without them (decision 0202)."""
-    return engine.options(optimize=multiplies_codes(graph) and engine.saturates(), lean=True)
+    return engine.options(optimize=codes.saturates(graph), lean=True)
 
 
 def _by_node(wide: ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
@@ -100,7 +89,7 @@ def _alone(wide: ModelProto, node: NodeProto, known: Mapping[str, Array]) -> tup
             read += [each.name for inner in graphs(graph) for each in inner.output]
     given = {name: known[name] for name in dict.fromkeys(read) if name in known}
     graph = GraphProto(name="one", node=[node], output=[ValueInfoProto(name=name) for name in node.output if name])
-    if node.op_type in CODES:  # optimizations make products with constants exact
+    if node.op_type in codes.PRODUCTS:  # optimizations make products with constants exact
         signed = [name for name, value in given.items() if value.dtype == np.int8]
         graph.initializer.extend(numpy_helper.from_array(given.pop(name), name) for name in signed)
     for name, value in given.items():

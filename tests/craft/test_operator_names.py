@@ -19,7 +19,7 @@ FACTS = {
     "emit/names.py": "operators that are left out of the names of kernels",
     "runtime/feed_limits.py": "tables about unmodified models, compared with rows by tests/ops/test_traits.py",
     "runtime/feed_sizes.py": "the same",
-    "verify/truth.py": "operators whose sums the runtime saturates on some machines",
+    "verify/codes.py": "operators whose sums the runtime saturates on some machines",
 }
 
 
