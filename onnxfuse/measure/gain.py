@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ class KernelTrial:
     @property
     def loses(self) -> bool:
         """Whether the kernels are significantly slower than the nodes they replace."""
-        return ratios.verdict(self.ratio, limit_of(self.share, LOST)) == ratios.SLOWER
+        return _slower(self.ratio, limit_of(self.share, LOST), self.with_ms / self.without_ms)
 
     @property
     def wins(self) -> bool:
@@ -74,7 +75,14 @@ class GainResult:
     @property
     def loses(self) -> bool:
         """Whether the build is significantly slower than the original."""
-        return ratios.verdict(self.ratio.inverse, 1.0 / (1.0 - LOST) - 1.0) == ratios.SLOWER
+        least = math.prod(each.after_ms / each.before_ms for each in self.sizes)
+        return _slower(self.ratio.inverse, 1.0 / (1.0 - LOST) - 1.0, least)
+
+
+def _slower(ratio: Ratio, limit: float, least: float) -> bool:
+    """Whether a ratio is certainly above the limit. On a busy machine the ratio of the least times has to be above 1
+    too: threads that wait for each other lose more to other work, which says nothing about an idle machine."""
+    return ratios.verdict(ratio, limit) == ratios.SLOWER and (not ratio.busy or least > 1.0)
 
 
 def limit_of(share: float, part: float) -> float:

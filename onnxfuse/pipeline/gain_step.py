@@ -129,9 +129,9 @@ def _choices(b: Build, found: GainResult) -> Iterable[Choice]:
         if out:
             return
     if found.loses:
-        first = found.sizes[0]
+        worst = max(found.sizes, key=lambda each: each.after_ms / each.before_ms)
         ops = tuple(sorted({p.op for p in b.all_parts}))
-        yield _choice(b, KernelTrial(ops, found.ratio.inverse, 1.0, first.after_ms, first.before_ms), set(ops))
+        yield _choice(b, KernelTrial(ops, found.ratio.inverse, 1.0, worst.after_ms, worst.before_ms), set(ops))
 
 
 def _choice(b: Build, tried: KernelTrial, out: set[str]) -> Choice:

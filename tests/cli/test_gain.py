@@ -148,6 +148,17 @@ def test_only_what_surely_loses_is_given_up():
     assert limit_of(1.0, 1e6) == float("inf")
 
 
+def test_on_a_busy_machine_the_least_times_have_to_agree():
+    """Turns that other work lengthened say that something is slower, the least times that it is not."""
+    calm, busy = (Ratio(1.2, 1.15, 1.25, 50, disturbed) for disturbed in (0.1, 0.5))
+    assert KernelTrial(("k",), calm, 1.0, 0.99, 1.0).loses and not KernelTrial(("k",), busy, 1.0, 0.99, 1.0).loses
+    assert KernelTrial(("k",), busy, 1.0, 1.01, 1.0).loses
+    at = [AtSize({"x": (n,)}, 1.0, ms) for n, ms in ((1, 0.8), (8, 1.2), (64, 1.02))]
+    assert (
+        not GainResult(busy.inverse, 0.1, 2, tuple(at)).loses and GainResult(busy.inverse, 0.1, 2, tuple(at[1:])).loses
+    )
+
+
 @pytest.mark.parametrize(
     ("tried", "left"),
     [
