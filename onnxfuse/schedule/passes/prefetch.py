@@ -42,7 +42,7 @@ def prefetched(kernel: Kernel, target: Cpu) -> Kernel:
         if any(isinstance(s, Tile) for s in statements(p.body)):
             return p
         if p.rows is None:
-            return replace(p, body=_next_blocks(p.body, far, target))
+            return replace(p, body=_next_blocks(p.body, far, target)) if far else p
         if p.rows[1] > target.lanes:
             return p
         return replace(p, body=_fetching(p.body, inputs, *p.rows, target.lanes))
