@@ -190,7 +190,9 @@ class Counter(Means):
             self._statement(inner, block)
         self.loops.pop()
         self.vector, self.carries = saved
-        return trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
+        cut = min(1.0, trips * step - extent)  # how often the last vector is not whole, of loops of about this length
+        tail = cut * block.stores * self.target.tail
+        return tail + trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
 
     def _reduce_loop(self, s: ReduceLoop, block: StatementCost) -> None:
         inside = StatementCost()

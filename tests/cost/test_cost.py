@@ -134,6 +134,15 @@ def test_stores_that_are_written_back_at_a_time_count_once():
     assert once == pytest.approx(twice * 2 / 3)
 
 
+def test_vectors_that_are_stored_in_part_have_the_price_of_the_machine():
+    for rows, columns, more in ((64, 112, False), (64, 113, True)):  # rows of softmax are loops of their own
+        text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[{rows}, {columns}] x) => (float[{rows}, {columns}] y) {{ a = Exp(x) y = Softmax(a) }}"""
+        case = made(text)
+        least, most = (predicted(case, tail=tail).parts[COMPUTE] for tail in (0.0, 6.0))
+        assert (most > least) == more
+
+
 def test_sums_of_a_chain_wait_for_the_clock_not_for_the_units():
     """Units of half the width take twice as long for a vector, but a sum is there after as many clocks."""
     text = """<ir_version: 9, opset_import: ["" : 17]>

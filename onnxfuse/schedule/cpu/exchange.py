@@ -1,7 +1,8 @@
 """Contractions with operands swapped: filters are the rows of a tile, pixels its columns.
 
 A channels-first image needs no transposition before or after: a panel of pixels is packed where it is multiplied, once
-for all filters, and the result is channels first again.
+for all filters, and the result is channels first again. Every channel of both images is a stream of its own: where
+these are more than a machine follows, several panels are multiplied together, while the lines of the next are fetched.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from onnxfuse.cost.serial import elements, multiply_adds
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
-from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Prefetch, Split, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
@@ -29,7 +30,8 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 SIDE = "places"  # buffer of a panel of the image
-NEAR = 0.5  # fraction of L1 for the panel that all tiles read, and for their sums
+NEAR = 0.5  # fraction of L1 for the panels that all tiles read, and for their sums
+TOGETHER = 4  # panels that are multiplied together, at most
 
 
 def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
@@ -43,12 +45,11 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     shared = dict(zip(t.rows, unflatten(Index.of(m), _extents(t.rows)), strict=True))
     shared |= dict(zip(t.lines, unflatten(Index.of(line), _extents(t.lines)), strict=True))
     frame = Frame(shared, m, Index.of(Axis("m0", rows)), tile_rows, places)
-    inner = _Multiplied(job, t, frame, panel, width, target).statements()
     l0, l1, p0, p1 = (
         Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1))
     )
-    body: Stmt = Loop(panel, Index.of(p0), Index.of(p1), "serial", inner)
-    body = Loop(line, Index.of(l0), Index.of(l1), "serial", (body,))
+    inner = _Multiplied(job, t, frame, panel, width, target).panels(Index.of(p0), Index.of(p1))
+    body = Loop(line, Index.of(l0), Index.of(l1), "serial", (inner,))
     splits = (Split(l0, l1, line.extent), Split(p0, p1, panels))
     computed = (
         floor_div(rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows * panels * width
@@ -64,7 +65,7 @@ def _extents(axes: Sequence[Axis]) -> tuple[Index, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Multiplied:
-    """A panel of pixels times all filters, with its epilogue."""
+    """Panels of pixels times all filters, with their epilogue."""
 
     job: Job
     tiled: Tiled
@@ -73,41 +74,105 @@ class _Multiplied:
     width: int
     target: Cpu
 
-    def statements(self) -> tuple[Stmt, ...]:
-        """All statements: the whole reduction at once, or in parts if the panel does not fit in L1."""
+    def panels(self, begin: Index, end: Index) -> Stmt:
+        """All panels from `begin` to `end`: the whole reduction at once, or in parts if a panel does not fit in L1."""
         t, frame, width, tile_rows = self.tiled, self.frame, self.width, self.frame.tile_rows
         row, stop = frame.row, Axis("jn", Index.of(width + 1))
         assert row is not None
         tiles = floor_div(row.extent + (tile_rows - 1), Index.of(tile_rows))
-        at, end = Axis("t", tiles), Axis("m1", row.extent + 1)
+        at, last_row = Axis("t", tiles), Axis("m1", row.extent + 1)
         window = (
             Bind(Axis("m0", row.extent), Index.of(at) * tile_rows),
-            Bind(end, Index.of(at) * tile_rows + tile_rows, row.extent),
+            Bind(last_row, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
         outer = self.outer(tiles * tile_rows)
         depth, some = (product(_extents(ranges)) for ranges in (t.ranges, t.ranges[outer:]))
+        together = 1 if outer else self.together(some)
+        first, last = Axis("pf", self.panel.extent), Axis("pl", self.panel.extent + 1)
+        here = (Index.of(self.panel) - first) * some * width if together > 1 else ZERO
         sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
-        frame.local(SIDE, some * width)
+        frame.local(SIDE, some * width * together)
         frame.local(C, tiles * tile_rows * width if outer else Index.of(width * tile_rows))
         left = Packed(t.left.source, Index.of(at) * depth * tile_rows, 1, some)
-        right = Panel(SIDE, ZERO, ZERO if outer else Index.of(stop))
+        right = Panel(SIDE, here, ZERO if outer else Index.of(stop))
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
         finish = _line_by_line if t.pitch else epilogue
-        stored = finish(self.job, frame, self.panel, width, row, Index.of(end), sums)
+        stored = finish(self.job, frame, self.panel, width, row, Index.of(last_row), sums)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
-        if not outer:
-            lanes = self.target.lanes
-            used = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
-            return (known, *self.side(stop, used, {}), Loop(at, ZERO, tiles, "serial", (*window, tile, *stored)))
-        part = Axis("d", product(_extents(t.ranges[:outer])))
-        digits = dict(zip(t.ranges[:outer], unflatten(Index.of(part), _extents(t.ranges[:outer])), strict=True))
-        tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
-        made = (*self.side(stop, Index.of(width), digits), Loop(at, ZERO, tiles, "serial", (tile,)))
-        return (
-            known,
-            Loop(part, ZERO, part.extent, "serial", made),
-            Loop(at, ZERO, tiles, "serial", (*window, *stored)),
+        if outer:
+            part = Axis("d", product(_extents(t.ranges[:outer])))
+            digits = dict(zip(t.ranges[:outer], unflatten(Index.of(part), _extents(t.ranges[:outer])), strict=True))
+            tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
+            made = (*self.side(stop, Index.of(width), digits, here), Loop(at, ZERO, tiles, "serial", (tile,)))
+            parts = Loop(part, ZERO, part.extent, "serial", made)
+            last_loop = Loop(at, ZERO, tiles, "serial", (*window, *stored))
+            return Loop(self.panel, begin, end, "serial", (known, parts, last_loop))
+        lanes = self.target.lanes
+        used = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
+        packed: tuple[Stmt, ...] = (known, *self.side(stop, used, {}, here))
+        if together == 1:
+            multiplied = Loop(at, ZERO, tiles, "serial", (*window, tile, *stored))
+            return Loop(self.panel, begin, end, "serial", (*packed, multiplied))
+        block = Axis("pb", floor_div(self.panel.extent + (together - 1), Index.of(together)))
+        of_block = (Index.of(first), Index.of(last))
+        start = begin + Index.of(block) * together
+        packed = (*self.next_pixels(together), *packed)
+        stored = tuple(x for x in stored if x != known)  # bound before the tile
+        finished = (known, tile, *self.next_results(together, Index.of(last_row)), *stored)
+        body = (
+            Bind(first, start),
+            Bind(last, start + together, end),
+            Loop(self.panel, *of_block, "serial", packed),
+            Loop(at, ZERO, tiles, "serial", (*window, Loop(self.panel, *of_block, "serial", finished))),
         )
+        return Loop(block, ZERO, floor_div(end - begin + (together - 1), Index.of(together)), "serial", body)
+
+    def together(self, steps: Index) -> int:
+        """How many panels of so many steps are multiplied together.
+
+        One, if the streams are few, or if both images are known to stay in L2 or not known.
+        """
+        t, lines = self.tiled, product(_extents(self.tiled.lines or ())).constant
+        streams = (self._rows_of_pixels().constant or 0, product(_extents(t.rows)).constant or 0)
+        pixels, depth = t.places.constant, steps.constant
+        if t.pitch or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
+            return 1
+        if sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
+            return 1
+        return max(1, min(TOGETHER, int(NEAR * self.target.l1_bytes) // (F32.bytes * self.width * depth)))
+
+    def _rows_of_pixels(self) -> Index:
+        """How many rows of pixels a panel is read from."""
+        offset = self.frame.places[self.tiled.right.source].offset(self.tiled.right.index)
+        steps = [(r, (coefficient(offset, r) or ZERO).constant) for r in self.tiled.ranges]
+        return product([r.extent for r, step in steps if abs(step or self.width) >= self.width])
+
+    def next_pixels(self, after: int) -> tuple[Stmt, ...]:
+        """Fetches the pixels of the panel so many panels later, unless windows read most of them more than once."""
+        t = self.tiled
+        if self._rows_of_pixels() != product(_extents(t.ranges)):
+            return ()
+        lane = Axis("j", Index.of(self.width))
+        column = (Index.of(self.panel) + after) * self.width + lane
+        values = dict(zip(t.columns, unflatten(column, _extents(t.columns)), strict=True))
+        read = flat_in(substitute_axes(t.right, values), self.frame)
+        assert isinstance(read, Load)
+        apart = (coefficient(read.index[0], lane) or ONE).constant or 1
+        made: Stmt = Prefetch(read.source, substitute(read.index[0], {lane: ZERO}), self.width * apart)
+        for r in reversed(t.ranges):
+            made = Loop(r, ZERO, r.extent, "serial", (made,))
+        return (made,)
+
+    def next_results(self, after: int, end: Index) -> tuple[Stmt, ...]:
+        """Fetches the lines that the panel so many panels later is stored to, in the rows of a tile."""
+        t, row, nest = self.tiled, self.frame.row, self.job.nest
+        assert row is not None
+        at = (Index.of(self.panel) + after) * self.width
+        values = dict(zip(t.columns, unflatten(at, _extents(t.columns)), strict=True))
+        dims = tuple(substitute(substitute(e, values), self.frame.shared) for e in nest.dims)
+        place = self.frame.places[nest.name]
+        fetched = Prefetch(place.buffer, place.offset(dims), self.width)
+        return (Loop(row, self.frame.first, end, "serial", (fetched,)),)
 
     def outer(self, rows: Index) -> int:
         """How many of the reduction axes, from the first one on, iterate over parts of the reduction."""
@@ -118,8 +183,8 @@ class _Multiplied:
             return 0
         return next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
 
-    def side(self, stop: Axis, end: Index, digits: Mapping[Axis, Index]) -> tuple[Stmt, ...]:
-        """Packs a panel of pixels: a row of whole vectors for each step of the reduction.
+    def side(self, stop: Axis, end: Index, digits: Mapping[Axis, Index], place: Index) -> tuple[Stmt, ...]:
+        """Packs a panel of pixels to `place`: a row of whole vectors for each step of the reduction.
 
         It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow.
         """
@@ -135,7 +200,7 @@ class _Multiplied:
         apart = coefficient(read.index[0], lane) or ONE
         inside = (Guard(Index.of(lane) * apart, Index.of(stop) * apart),)
         known = replace(read, guards=inside, otherwise=const(0.0, read.dtype))
-        to = step * width + lane
+        to = place + step * width + lane
 
         def copied(x: Load, end: Index, prefix: str) -> tuple[Stmt, ...]:
             levels = [*map(Level, inner), Level(lane, "vector", ZERO, end)]

@@ -49,7 +49,12 @@ def pools() -> list[Case]:
     }
     out = [Case(f"{name}_form_{form}", g, form=form) for name, g in graphs.items() for form in range(FORMS)]
     strangers = ((f"max_strange_{form}", form) for form in range(FORMS))
-    return [*out, *(Case(name, graphs["max_padded"], feeds=strange, form=form) for name, form in strangers)]
+    far = pool("MaxPool", 1, 3, 305, 304, strides=(2, 2), **square)  # which L2 does not hold
+    return [
+        *out,
+        *(Case(name, graphs["max_padded"], feeds=strange, form=form) for name, form in strangers),
+        Case("max_far", far, feeds=strange, form=0),
+    ]
 
 
 def conv(
@@ -92,6 +97,10 @@ def convolutions() -> list[Case]:
         conv("exchanged_parts", (1, 67, 9, 13), (17, 67, 3, 3), **one),
         conv("exchanged_parts_images", (2, 40, 5, 31), (9, 40, 5, 3), pads=(2, 1, 2, 1)),
         conv("exchanged_parts_line", (1, 140, 53), (19, 140, 3), pads=(1, 1)),
+        conv("exchanged_together", (1, 7, 113, 127), (13, 7, 1, 1)),
+        conv("exchanged_together_images", (2, 5, 89, 97), (19, 5, 1, 1)),
+        conv("exchanged_together_windows", (1, 3, 101, 96), (37, 3, 3, 3), **one),
+        conv("exchanged_together_apart", (1, 5, 223, 131), (33, 5, 1, 1), strides=(2, 2)),
         conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
         conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
         conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),

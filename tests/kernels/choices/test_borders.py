@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.ir.kernel import Kernel, Pack, statements
+from onnxfuse.ir.kernel import Kernel, Pack, Prefetch, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.target import CPUS
 from tests.kernels.cases.border import CASES
@@ -13,9 +13,9 @@ from tests.kernels.compiled import kernel_of
 TARGET = "x86-64-v4"
 
 
-def kinds(name: str) -> set[type]:
+def kinds(name: str, target: str = TARGET) -> set[type]:
     """The kinds of statements in the kernel of a case; tiles are those that make some columns alone."""
-    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body)]
     return {type(s) for s in found if not isinstance(s, Tile) or isinstance(s.left, Packed)}
@@ -39,3 +39,19 @@ def test_sides_are_exchanged(name: str) -> None:
 )
 def test_blocks_are_transposed_in_registers(name: str) -> None:
     assert Pack in kinds(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("exchanged_together", True),
+        ("exchanged_together_windows", True),
+        ("exchanged_points", False),  # it stays in L2
+        ("exchanged_any_width", False),  # nobody knows
+        ("max_far", True),
+        ("max_padded_form_0", False),
+    ],
+)
+def test_more_streams_than_a_machine_follows_are_fetched_ahead(name: str, fetched: bool) -> None:
+    assert (Prefetch in kinds(name, "x86-64-v3")) == fetched
+    assert Prefetch not in kinds(name), "a machine class whose streams were not counted"
