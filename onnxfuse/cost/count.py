@@ -35,8 +35,8 @@ from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
+from onnxfuse.target.cpu import LATENCY
 
-LATENCY = 4.0  # clocks until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way

@@ -8,6 +8,15 @@ from math import inf
 from onnxfuse.target.common import Target
 from onnxfuse.target.processors import PROCESSORS, Processor
 
+TILE_VECTORS = 2  # vectors in a row of a register tile
+LARGE_L2 = 1 << 20  # bytes: less is soon full of a core's own data, and of those of another hardware thread
+LATENCY = 4  # clocks until the sum of a multiply-add can be added to
+
+
+def in_flight(rows: int) -> bool:
+    """Whether tiles of so many rows have more sums than the multiply-adds that two units begin until one is done."""
+    return rows * TILE_VECTORS > 2 * LATENCY
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialTimes:
@@ -72,8 +81,14 @@ class Cpu(Target):
         return 4 * self.lanes / self.gflops * 1e-9
 
     def rows_of_line(self, width: int) -> int | None:
-        """Rows of register tiles that divide a line of so many pixels; None if there are only low ones."""
-        return next((n for n in range(self.rows, self.rows // 2 - 1, -1) if n and width % n == 0), None)
+        """Rows of the highest register tile of a line of so many pixels; None if only low ones divide it.
+
+        If those that divide it have too few sums to be in flight, tiles differ by one row and are as high as possible.
+        """
+        whole = next((n for n in range(self.rows, self.rows // 2 - 1, -1) if n and width % n == 0), None)
+        if whole is None or whole == self.rows or in_flight(whole):
+            return whole
+        return -(-width // -(-width // self.rows))
 
     def on(self, p: Processor) -> Cpu:
         """The machine class with the numbers of a processor family, whose units may be wider than the class assumes."""
@@ -82,7 +97,6 @@ class Cpu(Target):
         return replace(self, processor=p.name, gflops=peak, clocks=clocks, **numbers)
 
 
-TILE_VECTORS = 2  # vectors in a row of a register tile
 EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
 
 # All features that a compiler may use for a given -march: code is registered only on processors that have them.

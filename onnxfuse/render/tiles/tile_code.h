@@ -140,9 +140,14 @@ void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, co
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
+  const Left* held[UNROLLED > 1 ? Rows : 1];  // few pointers stay in registers, which are not loaded again in each round
   for (i64 s = 0; s < segments; s++, table += pitch) {
+    if constexpr (UNROLLED > 1) {
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; i++) held[i] = table[i];
+    }
     ONNXFUSE_ROUNDS(length, {
-      ONNXFUSE_ROUND(table[i] + k + part * P::WIDE)
+      ONNXFUSE_ROUND((UNROLLED > 1 ? held[i] : table[i]) + k + part * P::WIDE)
       k += ROUND;
     })
   }

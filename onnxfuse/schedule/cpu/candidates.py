@@ -17,6 +17,7 @@ from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Cpu
+from onnxfuse.target.cpu import LARGE_L2
 
 USUAL_ROWS = 128  # assumed number of rows, where it is not known
 IMAGE_SIDE = 32  # assumed extent of an image, likewise
@@ -25,6 +26,7 @@ MOST_DOUBLINGS = 20  # of assumed sizes that make an extent 0
 MANY = 8  # factor from the cores of the machine class to many cores
 FEW = 1  # index, in `machines`, of the machine class as it is
 NEAR = 1.045  # factor up to which a product of times counts as a tie with the least one
+NEAR_ON_EACH = NEAR**3  # the same of the time on each of three machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class CostRanking:
     """Predicts the times of phases as parts of a kernel, and ranks candidates by them.
 
     `weights` are values that are read once per run of the model; `run_weight_bytes` is the size of all of them, which
-    decides the cache level they come from.
+    decides the cache level they come from. `by_strips` are the numbers of kernels with phases by strips.
     """
 
     kernel: Kernel  # its parameters, and scratch of other phases
@@ -50,6 +52,7 @@ class CostRanking:
     target: Cpu
     weights: Container[str]
     run_weight_bytes: float
+    by_strips: Container[int] = ()
 
     def best(
         self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]
@@ -75,15 +78,21 @@ class CostRanking:
         return [(product_, each[FEW]) for product_, each in zip(total, times, strict=True)]
 
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
-        """Of kernels that compute the same, the one with the least predicted time."""
+        """Of kernels that compute the same, the one with the least predicted time.
+
+        Where L2 is small, one `by_strips` if it is nearly as good: what phases of others hand on is beyond L2.
+        """
         if len(kernels) == 1:
             return kernels[0]
         values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
+        favour = NEAR_ON_EACH if self.target.l2_bytes < LARGE_L2 else 1.0
 
-        def total(kernel: Kernel) -> float:
-            return prod(replace(self, kernel=kernel).seconds(ScheduleCandidate("", kernel.phases), values))
+        def total(at: int) -> float:
+            kernel = kernels[at]
+            time = prod(replace(self, kernel=kernel).seconds(ScheduleCandidate("", kernel.phases), values))
+            return time / favour if at in self.by_strips else time
 
-        return min(kernels, key=total)
+        return kernels[min(range(len(kernels)), key=total)]
 
     def nonempty_sizes(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols, doubled until every extent of a parameter is at least 1, if that is possible."""

@@ -39,6 +39,7 @@ from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
+from onnxfuse.target.cpu import LARGE_L2
 
 PACKED = "packed"
 SUMS = "partial"
@@ -130,8 +131,13 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     by_columns = replace(by_rows, columns_first=panel_count > 1)
     candidates = [replace(by_columns, block=fitting(6, lines, here))] if panel_count > 1 or count == 1 else []
     if count > 1:
-        all_rows = [by_rows, replace(by_rows, block=fitting(6, lines, min(here, share)))]
-        candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
+        block = fitting(6, lines, min(here, share))
+        shared = streams and m is not None and target.l2_bytes < LARGE_L2  # by as many tasks as get a block at a time
+        all_rows = [by_rows, replace(by_rows, block=_even(count, block, target.cores) if shared else block)]
+        if shared and count * lines > k * n * kind.right.bytes:
+            candidates = [all_rows[1], *candidates, all_rows[0]]
+        else:
+            candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
         if must and None not in (m, depth.constant):
             most = (share, max(1, share // FINER)) if t.along_rows else (share,)
             blocks = [fitting(4, tile, tiles_) for tiles_ in most]
@@ -142,6 +148,16 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
         if k_splits > 1:
             candidates.append(replace(candidates[-1], k_splits=k_splits, block=fitting(4, tile // k_splits, count)))
     return tuple(dict.fromkeys(candidates))
+
+
+def _even(count: int, block: int, cores: int) -> int:
+    """Tiles of a block, at most `block`, so that cores get the same number of blocks.
+
+    >>> _even(523, 59, 2), _even(33, 9, 2)
+    (53, 9)
+    """
+    blocks = -(-count // block)
+    return -(-count // (-(-blocks // cores) * cores))
 
 
 def tuning_schedules(schedules: Sequence[GemmSchedule], t: Tiled, target: Cpu) -> tuple[GemmSchedule, ...]:

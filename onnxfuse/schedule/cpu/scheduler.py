@@ -134,6 +134,7 @@ def _scheduled(
         nests.append(_nests(form, prepared, *settings, winograd=winograd))
         if half is None and with_windows(prepared.jobs):
             windowed.append(form)
+    by_strips = range(len(nests), len(nests) + len(windowed))
     for form in windowed:
         prepared = prepare(form, weights, target, half)
         nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
@@ -147,7 +148,8 @@ def _scheduled(
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
-    taken = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes).best_kernel(kernels)
+    ranking = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes, by_strips)
+    taken = ranking.best_kernel(kernels)
     (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
     return nest, taken
 

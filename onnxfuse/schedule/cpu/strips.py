@@ -100,7 +100,7 @@ def _reads(job: Job, parts: Sequence[AlignedJobs]) -> bool:
 
 
 def _tile_rows(job: Job, target: Cpu) -> int | None:
-    """Rows of a register tile of a convolution, a number that divides a line; None if such tiles would be low."""
+    """Rows of the highest register tile of a line of a convolution; None if such tiles would be low."""
     if not goes_by_rows(job) or job.tiled is None or len(job.nest.dims) != RANK:
         return None
     place = job.tiled.rows[-1]
@@ -264,8 +264,9 @@ def _convolved(job: Job, begin: Index, end: Index, lines: int, frame: Frame, tar
     assert tiled is not None, "schedule: strips begin and end with convolutions on register tiles"
     assert tile_rows is not None, "schedule: the tiles of a strip are parts of lines"
     rows = product([a.extent for a in tiled.rows])
-    each = (tiled.rows[-1].extent.constant or 1) // tile_rows  # tiles of a line
-    tiles = floor_div(rows, Index.of(tile_rows))
+    width = tiled.rows[-1].extent.constant or 1
+    each = -(-width // tile_rows)  # tiles of a line
+    tiles = floor_div(rows, Index.of(width)) * each
     m, first = Axis("m", rows), Axis("m0", rows)
     digits = dict(zip(tiled.rows, unflatten(Index.of(m), tuple(a.extent for a in tiled.rows)), strict=True))
     inside = replace(frame, shared=digits, row=m, first=Index.of(first), tile_rows=tile_rows)

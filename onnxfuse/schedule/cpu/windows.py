@@ -22,11 +22,15 @@ from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
 
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
 MOST_OUTPUTS, FEW = 8, 2  # outputs of one body; of the remainder in rows of symbolic length
+WITH_WEIGHT = 2  # vectors that a term reads: of the image, and of the weights
+FEW_REGISTERS = 16  # of vectors: for more of them it was not measured
 MOST_EDGES = 16  # unrolled bodies of a row at the edges of an image
 
 
 def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
     """Loops over the last row axis and the vector axis with up to `most` outputs per body; None if not applicable.
+
+    There are twice as many vector registers as `most`.
 
     Returns the row axis that the loops cover, and the statements for one iteration of the other row axes.
     """
@@ -41,7 +45,7 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
     if not unrolled or not moves or vector.axis in reduce.ranges:
         return None
     if width is None:
-        row = _open_row(goal, x, reduce, min(MOST_OUTPUTS, most), vector, unrolled)
+        row = _open_row(goal, x, reduce, most, vector, unrolled)
         return (x, row) if row is not None else None
     span = _inside(x, reduce, width) if width > 1 else None
     if span is None:
@@ -49,7 +53,7 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
         return None
-    blocks = list(_blocks(goal, x, span, width, outputs, vector, unrolled))
+    blocks = list(_blocks(goal, x, span, width, outputs, most, vector, unrolled))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 
@@ -94,8 +98,9 @@ def _outputs(width: int, most: int) -> int:
 
 
 def _blocks(
-    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, unrolled: tuple[Axis, ...]
-) -> Iterator[Stmt | None]:
+    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, most: int, vector: Level,
+    unrolled: tuple[Axis, ...],
+) -> Iterator[Stmt | None]:  # fmt: skip
     """Blocks of a row in order: the interior as one loop, blocks at the edges with their guards decided per tap."""
     begin = 0
     while begin < width:
@@ -103,7 +108,7 @@ def _blocks(
         inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
         block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
         first = (Index.of(block) * size if inside > 1 else ZERO) + begin
-        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}")
+        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", 2 * most)
         begin += size * max(inside, 1)
 
 
@@ -132,10 +137,10 @@ def _least(e: Index) -> Index | None:
 
 
 def _open_row(
-    goal: Goal, x: Axis, reduce: Reduce, outputs: int, vector: Level, unrolled: tuple[Axis, ...]
+    goal: Goal, x: Axis, reduce: Reduce, most: int, vector: Level, unrolled: tuple[Axis, ...]
 ) -> tuple[Stmt, ...] | None:
     """A row of symbolic length: outputs at its edges one by one under guards, blocks of outputs in the interior."""
-    span = _open_inside(x, reduce)
+    span, outputs = _open_inside(x, reduce), min(MOST_OUTPUTS, most)
     if span is None or span[0] > MOST_EDGES * outputs:
         return None
     part = vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
@@ -146,7 +151,9 @@ def _open_row(
     made.append(_one_by_one(goal, Axis(f"{x.name}a", width), ZERO, least(first, width), vector, x))
     for size in (outputs, FEW):
         block, count = Axis(f"{x.name}b", floor_div(width, Index.of(size)) + 1), floor_div(inside, Index.of(size))
-        made.append(_block(bare, x, Index.of(block) * size + first, block, count, size, vector, unrolled, f"b{size}"))
+        made.append(
+            _block(bare, x, Index.of(block) * size + first, block, count, size, vector, unrolled, f"b{size}", 2 * most)
+        )
         first, inside = first + count * size, inside - count * size
     made.append(_one_by_one(goal, Axis(f"{x.name}z", width), least(first, width), width, vector, x))
     done = tuple(s for s in made if s is not None)
@@ -190,13 +197,13 @@ def _inside_of(x: Scalar, axis: Axis) -> Scalar:
 
 def _block(
     goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
-    prefix: str,
+    prefix: str, registers: int,
 ) -> Stmt | None:  # fmt: skip
     """The loop over blocks of outputs, from `at` on, with unrolled taps; None if guards differ among the blocks."""
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
-    terms = _by_vectors(list(_terms(reduces, vector.axis, unrolled)), vector.axis)
+    terms = _by_vectors(list(_terms(reduces, vector.axis, unrolled)), vector.axis, registers)
     guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
@@ -226,9 +233,19 @@ def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> I
 Term = tuple[int, Scalar, list[Guard]]  # number of the reduction, term, guards
 
 
-def _by_vectors(terms: list[Term], vector: Axis) -> list[Term]:
-    """Terms ordered by the vector they read, if each reads one, so that few vectors are live at a time."""
+def _by_vectors(terms: list[Term], vector: Axis, registers: int) -> list[Term]:
+    """Terms ordered by the vector they read, if each reads one, so that few vectors are live at a time.
+
+    If each reads a weight too, by that of the image, where there are few `registers`: beside sums and weights there is
+    one for it, beside sums alone not for all vectors of the image.
+    """
     read = [[n for n in loads(term) if vector in axes_of(n.index[0])] for _, term, _ in terms]
+    if read and all(len(found) == WITH_WEIGHT for found in read):
+        weights, image = sorted(range(WITH_WEIGHT), key=lambda at: len({found[at] for found in read}))
+        fewer, more = (len({found[at] for found in read}) for at in (weights, image))
+        sums = len({number for number, _, _ in terms})
+        if fewer + sums < registers <= min(more + sums, FEW_REGISTERS):
+            read = [[found[image]] for found in read]
     if any(len(found) != 1 for found in read):
         return terms
     first = {found[0]: at for at, found in reversed(list(enumerate(read)))}

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from onnxfuse.cost.count import LATENCY
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
-from onnxfuse.target.cpu import TILE_VECTORS
-
-
-def in_flight(rows: int) -> bool:
-    """Whether tiles of so many rows have more sums than the multiply-adds that two units begin until one is done."""
-    return rows * TILE_VECTORS > 2 * LATENCY
+from onnxfuse.target.cpu import in_flight
 
 
 def tile_height(t: Tiled, offset: Index, target: Cpu) -> int:
