@@ -47,6 +47,7 @@ class Cpu(Target):
     memory_gbps: float = 30.0  # from memory by all cores together; one core reaches `bandwidth`
     stored: float = 2.0  # ways of a line that is stored to a cache: 1 where it is fetched and written back at a time
     early_lines: tuple[float, float] = (1.0, inf)  # as in `EarlyLines`, of results that exceed these shares of L2
+    lines_ahead: float = inf  # share of L2 that the result of a window exceeds whose next lines are prefetched
     codes: float = 4.0  # multiply-adds of 8-bit integers in the time of one in fp32: 4 with dot-product instructions
     clocks: float = 1.0  # of the core in a `cycle`: 2 where a unit computes a vector in halves
     dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
@@ -107,7 +108,7 @@ CPUS: dict[str, Cpu] = {
         ),
         Cpu(
             "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,
-            l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0, codes=1.3, early_lines=(0.25, 0.25),
+            l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0, codes=1.3, early_lines=(0.25, 0.25), lines_ahead=0.5,
         ),
         Cpu(
             "aarch64", "aarch64", ("-march=armv8-a",), (), lanes=4, rows=12, panel=8, l1_bytes=32 * _K,

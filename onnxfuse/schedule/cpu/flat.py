@@ -195,10 +195,17 @@ def _window(
     else:
         strip = _strip(goals[0], loops, target)
         parts = [(goals[0], Level(vector.axis, "vector", *map(Index.of, strip.ends)) if strip else vector)]
-    found = [unroll_and_jam(goal, rows, level, target.rows + 2) for goal, level in parts]
+    ahead = target.lanes if _far(goals[0], loops, target) else 0
+    found = [unroll_and_jam(goal, rows, level, target.rows + 2, ahead) for goal, level in parts]
     made = [each for each in found if each is not None]
     whole = len(made) == len(found)
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
+
+
+def _far(goal: Goal, loops: list[Level], target: Cpu) -> bool:
+    """Whether an image lies so far beyond a core's own cache that its next lines are prefetched."""
+    size = product([level.axis.extent for level in loops]).constant or 0
+    return size * goal.value.dtype.bytes > target.lines_ahead * target.l2_bytes
 
 
 def _under_masks(goals: list[Goal], axis: Axis, target: Cpu) -> bool:

@@ -15,7 +15,7 @@ from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, wal
 from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
-from onnxfuse.ir.kernel import Bind, Loop, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
@@ -25,10 +25,13 @@ MOST_OUTPUTS, FEW = 8, 2  # outputs of one body; of the remainder in rows of sym
 MOST_EDGES = 16  # unrolled bodies of a row at the edges of an image
 
 
-def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
+def unroll_and_jam(
+    goal: Goal, rows: list[Level], vector: Level, most: int, ahead: int = 0
+) -> tuple[Axis, tuple[Stmt, ...]] | None:
     """Loops over the last row axis and the vector axis with up to `most` outputs per body; None if not applicable.
 
-    Returns the row axis that the loops cover, and the statements for one iteration of the other row axes.
+    Returns the row axis that the loops cover, and the statements for one iteration of the other row axes. Vectors
+    have `ahead` lanes where lines that the next body is the first to read are to be prefetched, else 0.
     """
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
@@ -49,7 +52,7 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
         return None
-    blocks = list(_blocks(goal, x, span, width, outputs, vector, unrolled))
+    blocks = list(_blocks(goal, x, span, width, outputs, vector, unrolled, ahead))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 
@@ -94,8 +97,9 @@ def _outputs(width: int, most: int) -> int:
 
 
 def _blocks(
-    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, unrolled: tuple[Axis, ...]
-) -> Iterator[Stmt | None]:
+    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
+    ahead: int,
+) -> Iterator[Stmt | None]:  # fmt: skip
     """Blocks of a row in order: the interior as one loop, blocks at the edges with their guards decided per tap."""
     begin = 0
     while begin < width:
@@ -103,7 +107,9 @@ def _blocks(
         inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
         block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
         first = (Index.of(block) * size if inside > 1 else ZERO) + begin
-        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}")
+        yield _block(
+            goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", ahead if inside > 1 else 0
+        )
         begin += size * max(inside, 1)
 
 
@@ -190,7 +196,7 @@ def _inside_of(x: Scalar, axis: Axis) -> Scalar:
 
 def _block(
     goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
-    prefix: str,
+    prefix: str, ahead: int = 0,
 ) -> Stmt | None:  # fmt: skip
     """The loop over blocks of outputs, from `at` on, with unrolled taps; None if guards differ among the blocks."""
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
@@ -202,8 +208,31 @@ def _block(
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
     looped = tuple(r for r in reduces[0].ranges if r not in unrolled)
+    if ahead:
+        writer.at[-1] += _next_lines([term for _, term, _ in terms], block, outputs, vector.axis, looped, ahead)
     writer.reduce_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
     return Loop(block, ZERO, end, "serial", finished(writer, goals))
+
+
+def _next_lines(
+    terms: list[Scalar], block: Axis, outputs: int, vector: Axis, looped: tuple[Axis, ...], lanes: int
+) -> list[Stmt]:
+    """Prefetches of the lines that the next block is the first to read: each vector fetches its share of all of them.
+
+    None where what a block reads is not a number of whole lines that follow each other in memory.
+    """
+    made: list[Stmt] = []
+    width = vector.extent.constant
+    read = [n for term in terms for n in loads(term) if vector in axes_of(n.index[0])]
+    for source in dict.fromkeys(n.source for n in read):
+        at = max((n.index[0] for n in read if n.source == source), key=_constant)
+        step, *along = ((coefficient(at, a) or ZERO).constant for a in (block, *looped))
+        if width is None or not step or any(not a or a * outputs >= step for a in along):
+            continue
+        share = -(-step // width)  # elements for each lane
+        begin = substitute(at, dict.fromkeys((vector, *looped), ZERO)) + step // outputs
+        made.append(Prefetch(source, begin + Index.of(vector) * share, share * lanes))
+    return made
 
 
 def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> Iterator[Term]:
