@@ -47,7 +47,8 @@ class Cpu(Target):
     memory_gbps: float = 30.0  # from memory by all cores together; one core reaches `bandwidth`
     stored: float = 2.0  # ways of a line that is stored to a cache: 1 where it is fetched and written back at a time
     early_lines: tuple[float, float] = (1.0, inf)  # as in `EarlyLines`, of results that exceed these shares of L2
-    lines_ahead: float = inf  # share of L2 that the result of a window exceeds whose next lines are prefetched
+    masks: bool = False  # whether a masked load is as fast as another one
+    lines_ahead: float = inf  # share of L2 that an image exceeds whose next lines are prefetched
     codes: float = 4.0  # multiply-adds of 8-bit integers in the time of one in fp32: 4 with dot-product instructions
     clocks: float = 1.0  # of the core in a `cycle`: 2 where a unit computes a vector in halves
     dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
@@ -69,6 +70,10 @@ class Cpu(Target):
     def cycle(self) -> float:
         """Seconds of two vector multiply-adds: a clock cycle, or several where units are narrower than vectors."""
         return 4 * self.lanes / self.gflops * 1e-9
+
+    def prefetches(self, image_bytes: float) -> bool:
+        """Whether the next lines of an image of this size are prefetched while others are computed."""
+        return image_bytes > self.lines_ahead * self.l2_bytes
 
     def rows_of_line(self, width: int) -> int | None:
         """Rows of register tiles that divide a line of so many pixels; None if there are only low ones."""
@@ -100,11 +105,11 @@ CPUS: dict[str, Cpu] = {
     for row in (
         Cpu(
             "sapphirerapids", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=48 * _K, l2_bytes=2 * _M,
-            gflops=180.0, bandwidth=13.0, extras=AMX_FEATURES,
+            gflops=180.0, bandwidth=13.0, extras=AMX_FEATURES, masks=True,
         ).on(PROCESSORS["sapphire-rapids"]),
         Cpu(
             "x86-64-v4", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=32 * _K, l2_bytes=1 * _M,
-            gflops=200.0, bandwidth=20.0,
+            gflops=200.0, bandwidth=20.0, masks=True,
         ),
         Cpu(
             "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,

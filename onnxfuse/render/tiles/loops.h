@@ -135,6 +135,10 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T*
 ONNXFUSE_INLINE int lane_of(i64 x) { return x < 0 ? 0 : x > LANES ? LANES : (int)x; }
 // Lane i is p[S * i] where first <= S * i < last, `otherwise` elsewhere; memory elsewhere is not touched.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, compute<T> otherwise) {
+#if !ONNXFUSE_AVX512  // a mask takes longer than to see that none is needed
+  if constexpr (S == 1)
+    if (first <= 0 && last >= lanes.n) return load_lanes(p, lanes);
+#endif
   vec<T> part[S];
 #pragma GCC unroll 4
   for (int k = 0; k < S; k++) {

@@ -14,8 +14,8 @@ from onnxfuse.cost.serial import elements, multiply_adds
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
-from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Prefetch, Split, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
@@ -94,6 +94,8 @@ class _Multiplied:
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
         finish = _line_by_line if t.pitch else epilogue
         stored = finish(self.job, frame, self.panel, width, row, Index.of(end), sums)
+        if self.far:
+            stored = (Loop(row, frame.first, Index.of(end), "serial", (self.next_results(),)), *stored)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
         if not outer:
             lanes = self.target.lanes
@@ -108,6 +110,34 @@ class _Multiplied:
             Loop(part, ZERO, part.extent, "serial", made),
             Loop(at, ZERO, tiles, "serial", (*window, *stored)),
         )
+
+    @property
+    def far(self) -> bool:
+        """Whether the image lies beyond a core's own cache, so that lines are prefetched."""
+        size = product(self.job.nest.shape).constant or 0
+        return self.target.prefetches(size * self.job.nest.dtype.bytes)
+
+    def next_results(self) -> Prefetch:
+        """A prefetch of what the next panel of pixels stores in the current row."""
+        t, place = self.tiled, self.frame.places[self.job.nest.name]
+        column = (Index.of(self.panel) + 1) * self.width
+        values = dict(zip(t.columns, unflatten(column, _extents(t.columns)), strict=True))
+        dims = tuple(substitute(substitute(e, values), self.frame.shared) for e in self.job.nest.dims)
+        return Prefetch(place.buffer, place.offset(dims), self.width)
+
+    def next_lines(self, read: Load, ranges: Sequence[Axis], lane: Axis) -> tuple[Stmt, ...]:
+        """Prefetches of the next panel of pixels: of each line, not of each tap along it."""
+        at, width = read.index[0], Index.of(self.width)
+        apart = (coefficient(at, lane) or ZERO).constant
+        pitches = {r: (coefficient(at, r) or ZERO).constant or 0 for r in ranges}
+        lines = [r for r in ranges if pitches[r] >= self.width]
+        if not self.far or not apart or coefficient(at, self.panel) != width * apart:
+            return ()
+        begin = substitute(at, dict.fromkeys([lane, *(r for r in ranges if r not in lines)], ZERO)) + width * apart
+        fetched: tuple[Stmt, ...] = (Prefetch(read.source, begin, self.width * apart),)
+        for r in reversed(lines):
+            fetched = (Loop(r, ZERO, r.extent, "serial", fetched),)
+        return fetched
 
     def outer(self, rows: Index) -> int:
         """How many of the reduction axes, from the first one on, iterate over parts of the reduction."""
@@ -141,10 +171,12 @@ class _Multiplied:
             levels = [*map(Level, inner), Level(lane, "vector", ZERO, end)]
             return written([Goal(SIDE, to, cast(x, F32))], levels, prefix)
 
+        ahead = self.next_lines(read, inner, lane)
         if t.places.constant is not None and t.places.constant % width == 0:
-            return copied(read, Index.of(width), "x")
+            return (*ahead, *copied(read, Index.of(width), "x"))
         missing = width - Index.of(stop)
         return (
+            *ahead,
             When((Guard(missing, ONE),), copied(read, Index.of(width), "x")),
             When((Guard(missing - 1, Index.of(width)),), copied(known, end, "y")),
         )

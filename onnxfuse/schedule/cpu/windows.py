@@ -7,7 +7,7 @@ each weight and each input is loaded once. Outputs at the edges have bodies of t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd
 
 from onnxfuse.ir.affine import simplify
@@ -30,8 +30,8 @@ def unroll_and_jam(
 ) -> tuple[Axis, tuple[Stmt, ...]] | None:
     """Loops over the last row axis and the vector axis with up to `most` outputs per body; None if not applicable.
 
-    Returns the row axis that the loops cover, and the statements for one iteration of the other row axes. Vectors
-    have `ahead` lanes where lines that the next body is the first to read are to be prefetched, else 0.
+    Returns the row axis that the loops cover, and the statements for one iteration of the other row axes. `ahead` is
+    the number of lanes of a vector if lines are prefetched that the next body is the first to read, else 0.
     """
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
@@ -46,7 +46,7 @@ def unroll_and_jam(
     if width is None:
         row = _open_row(goal, x, reduce, min(MOST_OUTPUTS, most), vector, unrolled)
         return (x, row) if row is not None else None
-    span = _inside(x, reduce, width) if width > 1 else None
+    span = range_inside(x, reduce, width) if width > 1 else None
     if span is None:
         return None
     outputs = _outputs(width, most)
@@ -104,16 +104,16 @@ def _blocks(
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)
-        inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
-        block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
-        first = (Index.of(block) * size if inside > 1 else ZERO) + begin
+        whole = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
+        block = Axis(f"{x.name}b", Index.of(max(whole, 1)))
+        first = (Index.of(block) * size if whole > 1 else ZERO) + begin
         yield _block(
-            goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", ahead if inside > 1 else 0
+            goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", ahead if whole > 1 else 0
         )
-        begin += size * max(inside, 1)
+        begin += size * max(whole, 1)
 
 
-def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
+def range_inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
     """The range of x in which every guard that depends on it holds for all taps."""
     first, last = 0, width
     for b in reduce.body:
@@ -128,6 +128,23 @@ def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
             first = max(first, -(low // stride) if low < 0 else 0)
             last = min(last, (extent - 1 - high) // stride + 1)
     return (first, last) if last > first else None
+
+
+def unmasked_points(values: Sequence[Scalar], axis: Axis, lanes: int) -> tuple[int, ...] | None:
+    """Points at which to split a vector loop so that its longest part has whole vectors without masks, ends included.
+
+    None if no masks are needed, or all of the loop is near an edge.
+    """
+    width = axis.extent.constant
+    reduces = [n for x in values for n in walk(x) if isinstance(n, Reduce)]
+    spans = [range_inside(axis, n, width) for n in reduces] if width is not None else []
+    known = [span for span in spans if span is not None]
+    if width is None or not spans or len(known) < len(spans):
+        return None
+    first, last = max(a for a, _ in known), min(b for _, b in known)
+    first, last = -(-first // lanes) * lanes, (last // lanes * lanes if last < width else width)
+    masked = first > 0 or last < width
+    return tuple(sorted({0, first, last, width})) if masked and 2 * (last - first) >= max(width, 2 * lanes) else None
 
 
 def _least(e: Index) -> Index | None:
