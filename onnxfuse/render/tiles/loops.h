@@ -187,6 +187,10 @@ template <class T, class L, class... V> ONNXFUSE_INLINE void weave_lanes(T* p, L
 
 // Lane by lane: value(j) for active lanes, 0 beyond.
 template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
+#if ONNXFUSE_AVX2  // put together in registers; one by one they go through memory
+  if constexpr (L::all && sizeof(elem<vec<T>>) == 4)
+    return vec<T>{value(j), value(j + 1), value(j + 2), value(j + 3), value(j + 4), value(j + 5), value(j + 6), value(j + 7)};
+#endif
   vec<T> r{};
   for (int i = 0; i < lanes.n; i++) r[i] = value(j + i);
   return r;
