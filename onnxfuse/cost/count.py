@@ -10,7 +10,7 @@ from typing import assert_never
 from onnxfuse.cost.expressions import index_work, loaded_in, work_of
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.statement_cost import StatementCost
-from onnxfuse.cost.traffic import Access, EnclosingLoop
+from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
@@ -165,7 +165,7 @@ class Counter(Means):
             case HorizontalReduce():
                 return HORIZONTAL + self.number(s.rows) * 2
             case Prefetch():
-                return PREFETCH * ceil(s.count / self.target.lanes)
+                return PREFETCH * ceil(s.count * self.dtypes[s.buffer].bytes / LINE)
             case _:
                 assert_never(s)
 

@@ -21,10 +21,9 @@ from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.chain import ChainedProduct, product_of, reduces
 from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind, Members
 from onnxfuse.target import Cpu
-from onnxfuse.target.cpu import LARGE_L2
 
 IMAGE = 4  # dimensions of an image: batch, channels, lines, places
-LEAST, LEAST_OF_SMALL = 0.95, 1.0  # time as one kernel over time as two, at most; where L2 is small
+LEAST = {False: 0.95, True: 1.0}  # time as one kernel over time as two, at most, by whether L2 is small
 STORED = 2  # ways of a line that is stored to
 
 
@@ -80,8 +79,7 @@ def _strips_refusal(
     if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):
         return _no(op)
     apart, one = _microseconds(first, image, result, window, target)
-    least = LEAST if target.l2_bytes >= LARGE_L2 else LEAST_OF_SMALL
-    if one > least * apart:
+    if one > LEAST[target.small_l2] * apart:
         return ("E-COST", f"{op} after the convolution by strips of lines: {one:.0f} us, apart {apart:.0f} us")
     return None
 

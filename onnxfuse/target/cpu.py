@@ -58,6 +58,8 @@ class Cpu(Target):
     early_lines: tuple[float, float] = (1.0, inf)  # as in `EarlyLines`, of results that exceed these shares of L2
     streams: float = inf  # of lines that its prefetchers follow at a time: loops over more fetch what they read next
     tail: float = 0.0  # cycles that the last vector of a loop takes longer to store if it is not whole
+    masks: bool = False  # whether a masked load is as fast as another one
+    lines_ahead: float = inf  # share of L2 that an image exceeds whose next lines are prefetched
     codes: float = 4.0  # multiply-adds of 8-bit integers in the time of one in fp32: 4 with dot-product instructions
     clocks: float = 1.0  # of the core in a `cycle`: 2 where a unit computes a vector in halves
     dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
@@ -79,6 +81,15 @@ class Cpu(Target):
     def cycle(self) -> float:
         """Seconds of two vector multiply-adds: a clock cycle, or several where units are narrower than vectors."""
         return 4 * self.lanes / self.gflops * 1e-9
+
+    def prefetches(self, image_bytes: float) -> bool:
+        """Whether the next lines of an image of this size are prefetched while others are computed."""
+        return image_bytes > self.lines_ahead * self.l2_bytes
+
+    @property
+    def small_l2(self) -> bool:
+        """Whether L2 is soon full, so that what is behind it should be read once."""
+        return self.l2_bytes < LARGE_L2
 
     def rows_of_line(self, width: int) -> int | None:
         """Rows of the highest register tile of a line of so many pixels; None if only low ones divide it.
@@ -115,16 +126,16 @@ CPUS: dict[str, Cpu] = {
     for row in (
         Cpu(
             "sapphirerapids", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=48 * _K, l2_bytes=2 * _M,
-            gflops=180.0, bandwidth=13.0, extras=AMX_FEATURES,
+            gflops=180.0, bandwidth=13.0, extras=AMX_FEATURES, masks=True,
         ).on(PROCESSORS["sapphire-rapids"]),
         Cpu(
             "x86-64-v4", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=32 * _K, l2_bytes=1 * _M,
-            gflops=200.0, bandwidth=20.0,
+            gflops=200.0, bandwidth=20.0, masks=True,
         ),
         Cpu(
             "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,
-            l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0, codes=1.3, early_lines=(0.25, 0.25), streams=12,
-            tail=6.0,
+            l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0, codes=1.3, early_lines=(0.25, 0.25), lines_ahead=0.5,
+            streams=12, tail=6.0,
         ),
         Cpu(
             "aarch64", "aarch64", ("-march=armv8-a",), (), lanes=4, rows=12, panel=8, l1_bytes=32 * _K,

@@ -135,6 +135,10 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T*
 ONNXFUSE_INLINE int lane_of(i64 x) { return x < 0 ? 0 : x > LANES ? LANES : (int)x; }
 // Lane i is p[S * i] where first <= S * i < last, `otherwise` elsewhere; memory elsewhere is not touched.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, compute<T> otherwise) {
+#if !ONNXFUSE_AVX512  // a mask takes longer than to see that none is needed
+  if constexpr (S == 1)
+    if (first <= 0 && last >= lanes.n) return load_lanes(p, lanes);
+#endif
   vec<T> part[S];
 #pragma GCC unroll 4
   for (int k = 0; k < S; k++) {
@@ -183,6 +187,10 @@ template <class T, class L, class... V> ONNXFUSE_INLINE void weave_lanes(T* p, L
 
 // Lane by lane: value(j) for active lanes, 0 beyond.
 template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
+#if ONNXFUSE_AVX2  // put together in registers; one by one they go through memory
+  if constexpr (L::all && sizeof(elem<vec<T>>) == 4)
+    return vec<T>{value(j), value(j + 1), value(j + 2), value(j + 3), value(j + 4), value(j + 5), value(j + 6), value(j + 7)};
+#endif
   vec<T> r{};
   for (int i = 0; i < lanes.n; i++) r[i] = value(j + i);
   return r;

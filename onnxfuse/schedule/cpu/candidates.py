@@ -17,7 +17,6 @@ from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Cpu
-from onnxfuse.target.cpu import LARGE_L2
 
 USUAL_ROWS = 128  # assumed number of rows, where it is not known
 IMAGE_SIDE = 32  # assumed extent of an image, likewise
@@ -85,7 +84,7 @@ class CostRanking:
         if len(kernels) == 1:
             return kernels[0]
         values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
-        favour = NEAR_ON_EACH if self.target.l2_bytes < LARGE_L2 else 1.0
+        favour = NEAR_ON_EACH if self.target.small_l2 else 1.0
 
         def total(at: int) -> float:
             kernel = kernels[at]

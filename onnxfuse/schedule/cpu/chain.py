@@ -33,14 +33,11 @@ from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, s
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tile_rows import tile_height
 from onnxfuse.target import Cpu
-from onnxfuse.target.cpu import LARGE_L2, SerialTimes
+from onnxfuse.target.cpu import SerialTimes
 
 SHARES = 4  # cores among which tiles are divided evenly, if there are enough rows
 LEAST = 8  # rows of a tile, at least, for that
-BLOCK = (
-    2,
-    5,
-)  # eighths of L2 for the rows of a block: where it is large, and where it is not, so that weights are read less
+BLOCK = {False: 2, True: 5}  # eighths of L2 for the rows of a block, by whether it is small: then weights are read less
 PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 
 
@@ -59,7 +56,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     for j in inside:
         widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
     entries = max(segments_of(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
-    room = target.l2_bytes * (BLOCK[0] if target.l2_bytes >= LARGE_L2 else BLOCK[1]) // 8
+    room = target.l2_bytes * BLOCK[target.small_l2] // 8
     block = max(1, min(room // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count))
     for buffer, width in widths.items():
         frame.local(buffer, Index.of(block * tile_rows * width))

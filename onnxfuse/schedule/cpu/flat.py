@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked, piecewise
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
-from onnxfuse.schedule.cpu.windows import unroll_and_jam
+from onnxfuse.schedule.cpu.windows import unmasked_points, unroll_and_jam
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, serial_time
 from onnxfuse.schedule.nests.nest import (
@@ -74,19 +74,11 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
         return _phase_in_subranges(
             work, frame, split_goals(goals, vector.axis, points), m, interleaved=record is not None
         )
-    opened: list[Level] = []
-    splits: list[Split] = []
-    kinds: tuple[tuple[Axis | None, LoopKind, str], ...] = (
-        (m, "serial", "r"),
-        (vector.axis if vector else None, "vector", "c"),
-    )
-    for axis, kind, letter in kinds:
-        if axis is None or (axis is m and not rows):
-            continue
-        lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
-        splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" else 1))
-        opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
-    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
+    around = _around_masks(goals, loops, target) if record is None and points is None else None
+    if vector is not None and around is not None:
+        return _phase_around_masks(work, frame, split_goals(goals, vector.axis, around), m, vector.axis, target.lanes)
+    over = [*([Level(m)] if rows else []), *([vector] if vector is not None else [])]
+    return _phase_in_tasks(work, frame, goals, over, target.lanes, interleaved=record is not None)
 
 
 def _over_pixels(goals: list[Goal], order: tuple[Axis, ...], lanes: int) -> list[Goal]:
@@ -170,6 +162,20 @@ def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
     return goals
 
 
+def _phase_in_tasks(
+    work: Index, frame: Frame, goals: list[Goal], loops: list[Level], lanes: int, *, interleaved: bool
+) -> Phase:
+    """The phase of rows, of a vector loop, or of both, each divided among tasks."""
+    opened: list[Level] = []
+    splits: list[Split] = []
+    for level in loops:
+        letter, step = ("c", lanes) if level.kind == "vector" else ("r", 1)
+        lo, hi = Axis(f"{letter}0", level.axis.extent), Axis(f"{letter}1", level.axis.extent + 1)
+        splits.append(Split(lo, hi, level.axis.extent, step))
+        opened.append(Level(level.axis, level.kind, Index.of(lo), Index.of(hi)))
+    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=interleaved))
+
+
 def _phase_in_subranges(
     work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, interleaved: bool = False
 ) -> Phase:
@@ -180,6 +186,23 @@ def _phase_in_subranges(
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
     return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))
+
+
+def _phase_around_masks(
+    work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, vector: Axis, lanes: int
+) -> Phase:
+    """The same, where a task has a range of the whole vector loop: of each subrange it does what lies in that."""
+    first, last = Axis("c0", vector.extent), Axis("c1", vector.extent + 1)
+    body: list[Stmt] = []
+    before = 0
+    for number, (axis, goals) in enumerate(parts):
+        begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, axis.extent)
+        body += written(goals, [Level(axis, "vector", begin, end)], f"p{number}")
+        before += axis.extent.constant or 0
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
+    splits = (Split(lo, hi, m.extent), Split(first, last, vector.extent, lanes))
+    return Phase(splits, work, tuple(frame.locals), (loop,))
 
 
 def _window(
@@ -195,10 +218,19 @@ def _window(
     else:
         strip = _strip(goals[0], loops, target)
         parts = [(goals[0], Level(vector.axis, "vector", *map(Index.of, strip.ends)) if strip else vector)]
-    found = [unroll_and_jam(goal, rows, level, target.rows + 2) for goal, level in parts]
+    size = (product([level.axis.extent for level in loops]).constant or 0) * goals[0].value.dtype.bytes
+    ahead = target.lanes if target.prefetches(size) else 0
+    found = [unroll_and_jam(goal, rows, level, target.rows + 2, ahead) for goal, level in parts]
     made = [each for each in found if each is not None]
     whole = len(made) == len(found)
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
+
+
+def _around_masks(goals: list[Goal], loops: list[Level], target: Cpu) -> tuple[int, ...] | None:
+    """Points between which the vectors of the last loop need no masks, where masks are slow."""
+    if target.masks or len(loops) < 2 or loops[-1].kind != "vector":
+        return None
+    return unmasked_points([g.value for g in goals], loops[-1].axis, target.lanes)
 
 
 def _under_masks(goals: list[Goal], axis: Axis, target: Cpu) -> bool:

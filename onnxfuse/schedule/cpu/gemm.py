@@ -39,7 +39,6 @@ from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
-from onnxfuse.target.cpu import LARGE_L2
 
 PACKED = "packed"
 SUMS = "partial"
@@ -132,7 +131,7 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     candidates = [replace(by_columns, block=fitting(6, lines, here))] if panel_count > 1 or count == 1 else []
     if count > 1:
         block = fitting(6, lines, min(here, share))
-        shared = streams and m is not None and target.l2_bytes < LARGE_L2  # by as many tasks as get a block at a time
+        shared = streams and m is not None and target.small_l2  # by as many tasks as get a block at a time
         all_rows = [by_rows, replace(by_rows, block=_even(count, block, target.cores) if shared else block)]
         if shared and count * lines > k * n * kind.right.bytes:
             candidates = [all_rows[1], *candidates, all_rows[0]]

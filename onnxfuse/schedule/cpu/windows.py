@@ -7,7 +7,7 @@ each weight and each input is loaded once. Outputs at the edges have bodies of t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd
 
 from onnxfuse.ir.affine import simplify
@@ -15,7 +15,7 @@ from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, wal
 from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
-from onnxfuse.ir.kernel import Bind, Loop, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
@@ -27,10 +27,13 @@ FEW_REGISTERS = 16  # of vectors: for more of them it was not measured
 MOST_EDGES = 16  # unrolled bodies of a row at the edges of an image
 
 
-def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
+def unroll_and_jam(
+    goal: Goal, rows: list[Level], vector: Level, most: int, ahead: int = 0
+) -> tuple[Axis, tuple[Stmt, ...]] | None:
     """Loops over the last row axis and the vector axis with up to `most` outputs per body; None if not applicable.
 
-    There are twice as many vector registers as `most`.
+    There are twice as many vector registers as `most`. Lines that the next body is the first to read are prefetched, a
+    vector of `ahead` lanes at a time, if that is not 0.
 
     Returns the row axis that the loops cover, and the statements for one iteration of the other row axes.
     """
@@ -47,13 +50,13 @@ def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> t
     if width is None:
         row = _open_row(goal, x, reduce, most, vector, unrolled)
         return (x, row) if row is not None else None
-    span = _inside(x, reduce, width) if width > 1 else None
+    span = range_inside(x, reduce, width) if width > 1 else None
     if span is None:
         return None
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
         return None
-    blocks = list(_blocks(goal, x, span, width, outputs, most, vector, unrolled))
+    blocks = list(_blocks(goal, x, span, width, outputs, most, vector, unrolled, ahead))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 
@@ -99,20 +102,21 @@ def _outputs(width: int, most: int) -> int:
 
 def _blocks(
     goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, most: int, vector: Level,
-    unrolled: tuple[Axis, ...],
+    unrolled: tuple[Axis, ...], ahead: int,
 ) -> Iterator[Stmt | None]:  # fmt: skip
     """Blocks of a row in order: the interior as one loop, blocks at the edges with their guards decided per tap."""
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)
-        inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
-        block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
-        first = (Index.of(block) * size if inside > 1 else ZERO) + begin
-        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", 2 * most)
-        begin += size * max(inside, 1)
+        whole = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
+        block = Axis(f"{x.name}b", Index.of(max(whole, 1)))
+        first = (Index.of(block) * size if whole > 1 else ZERO) + begin
+        fetched = ahead if whole > 1 else 0
+        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", 2 * most, fetched)
+        begin += size * max(whole, 1)
 
 
-def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
+def range_inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
     """The range of x in which every guard that depends on it holds for all taps."""
     first, last = 0, width
     for b in reduce.body:
@@ -127,6 +131,23 @@ def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
             first = max(first, -(low // stride) if low < 0 else 0)
             last = min(last, (extent - 1 - high) // stride + 1)
     return (first, last) if last > first else None
+
+
+def unmasked_points(values: Sequence[Scalar], axis: Axis, lanes: int) -> tuple[int, ...] | None:
+    """Points at which to split a vector loop so that its longest part has whole vectors without masks, ends included.
+
+    None if no masks are needed, or all of the loop is near an edge.
+    """
+    width = axis.extent.constant
+    reduces = [n for x in values for n in walk(x) if isinstance(n, Reduce)]
+    spans = [range_inside(axis, n, width) for n in reduces] if width is not None else []
+    known = [span for span in spans if span is not None]
+    if width is None or not spans or len(known) < len(spans):
+        return None
+    first, last = max(a for a, _ in known), min(b for _, b in known)
+    first, last = -(-first // lanes) * lanes, (last // lanes * lanes if last < width else width)
+    masked = first > 0 or last < width
+    return tuple(sorted({0, first, last, width})) if masked and 2 * (last - first) >= max(width, 2 * lanes) else None
 
 
 def _least(e: Index) -> Index | None:
@@ -197,7 +218,7 @@ def _inside_of(x: Scalar, axis: Axis) -> Scalar:
 
 def _block(
     goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
-    prefix: str, registers: int,
+    prefix: str, registers: int, ahead: int = 0,
 ) -> Stmt | None:  # fmt: skip
     """The loop over blocks of outputs, from `at` on, with unrolled taps; None if guards differ among the blocks."""
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
@@ -209,8 +230,31 @@ def _block(
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
     looped = tuple(r for r in reduces[0].ranges if r not in unrolled)
+    if ahead:
+        writer.at[-1] += _next_lines([term for _, term, _ in terms], block, outputs, vector.axis, looped, ahead)
     writer.reduce_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
     return Loop(block, ZERO, end, "serial", finished(writer, goals))
+
+
+def _next_lines(
+    terms: list[Scalar], block: Axis, outputs: int, vector: Axis, looped: tuple[Axis, ...], lanes: int
+) -> list[Stmt]:
+    """Prefetches of the lines that the next block is the first to read: each vector fetches its share of all of them.
+
+    None where what a block reads is not a number of whole lines that follow each other in memory.
+    """
+    made: list[Stmt] = []
+    width = vector.extent.constant
+    read = [n for term in terms for n in loads(term) if vector in axes_of(n.index[0])]
+    for source in dict.fromkeys(n.source for n in read):
+        at = max((n.index[0] for n in read if n.source == source), key=_constant)
+        step, *along = ((coefficient(at, a) or ZERO).constant for a in (block, *looped))
+        if width is None or not step or any(not a or a * outputs >= step for a in along):
+            continue
+        share = -(-step // width)  # elements for each lane
+        begin = substitute(at, dict.fromkeys((vector, *looped), ZERO)) + step // outputs
+        made.append(Prefetch(source, begin + Index.of(vector) * share, share * lanes))
+    return made
 
 
 def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> Iterator[Term]:

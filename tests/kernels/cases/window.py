@@ -147,6 +147,14 @@ def convolutions() -> list[Case]:
         conv("depth_even", (1, 32, 14, 14), (32, 1, 3, 3), group=32, after="clip", **three),
         conv("depth7", (1, 40, 18, 18), (40, 1, 7, 7), group=40, pads=pads(3), after=""),
         conv("depth7_small", (2, 19, 5, 7), (19, 1, 7, 7), group=19, pads=pads(3)),
+        conv("depth_line", (2, 19, 53), (19, 1, 9), group=19, pads=(4, 4), last=""),  # most vectors need no masks
+        conv("depth_line_uneven", (1, 19, 67), (19, 1, 7), group=19, pads=(11, 2), dilations=(2,), after="", last=""),
+        conv("depth_line_strided", (1, 3, 107), (3, 1, 5), group=3, strides=(2,), pads=(2, 2), last=""),
+        conv("depth_line_any", ("N", 19, 41), (19, 1, 5), group=19, pads=(2, 2), last="",
+             sizes=({"N": 1}, {"N": 3})),
+        conv("depth_far", (1, 4, 181, 191), (4, 1, 3, 3), group=4, **three, last=""),  # next lines are prefetched
+        conv("depth_far_strided", (1, 3, 421, 439), (3, 1, 3, 3), group=3, strides=(2, 2), **three, last=""),
+        conv("line_far", (1, 5, 9001), (16, 5, 3), pads=(1, 1), last=""),
         conv("depth_odd", (1, 19, 7, 7), (19, 1, 3, 3), group=19, strides=(2, 2), after="clip", **three),
         conv("depth_plain", (1, 19, 7, 7), (19, 1, 3, 3), group=19, after="clip", last="", **three),
         conv("depth_wide", (1, 8, 30, 30), (8, 1, 5, 5), group=8, pads=pads(2)),
