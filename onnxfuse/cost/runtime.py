@@ -88,25 +88,25 @@ IN_PAIRS = {"product of codes": RuntimeRates(1.7, 0.9), "convolution of codes": 
 
 
 # Of machines with vectors of 8 lanes, whose peak is half as high while most other nodes take as long: kinds that the
-# rows above miss by more than 1.5x, or 1-D convolutions by 1.4x, on a thread of a Zen 3 core (110 GFLOP/s by its row).
+# rows above miss by more than 1.5x, or 1-D convolutions by 1.4x, on a thread of a Zen 3 core (94 GFLOP/s).
 NARROW = {
-    "moderate": RuntimeRates(0.024, 0.9),
-    "comparison": RuntimeRates(0.045, 0.9),
-    "integer": RuntimeRates(0.011, 0.9),
-    "cast": RuntimeRates(0.039, 0.0),
-    "reduction": RuntimeRates(0.063, 0.9),
-    "scan": RuntimeRates(0.013, 0.0),
-    "softmax inner": RuntimeRates(0.0007, 0.0),
-    "normalization": RuntimeRates(0.023, 0.9),
-    "product of a row": RuntimeRates(0.21, 0.9),
-    "convolution depthwise 1-D": RuntimeRates(0.08, 0.0),
-    "convolution grouped": RuntimeRates(0.45, 0.95),
-    "convolution 1-D": RuntimeRates(0.6, 0.95),
-    "resize cubic": RuntimeRates(0.00006, 0.0),
-    "transpose": RuntimeRates(0.021, 0.0),
-    "copy": RuntimeRates(0.043, 0.0),
-    "pad": RuntimeRates(0.016, 0.0),
-    "gather inner": RuntimeRates(0.0018, 0.5),
+    "moderate": RuntimeRates(0.028, 0.9),
+    "comparison": RuntimeRates(0.053, 0.9),
+    "integer": RuntimeRates(0.013, 0.9),
+    "cast": RuntimeRates(0.046, 0.0),
+    "reduction": RuntimeRates(0.074, 0.9),
+    "scan": RuntimeRates(0.015, 0.0),
+    "softmax inner": RuntimeRates(0.00082, 0.0),
+    "normalization": RuntimeRates(0.027, 0.9),
+    "product of a row": RuntimeRates(0.25, 0.9),
+    "convolution depthwise 1-D": RuntimeRates(0.094, 0.0),
+    "convolution grouped": RuntimeRates(0.53, 0.95),
+    "convolution 1-D": RuntimeRates(0.7, 0.95),
+    "resize cubic": RuntimeRates(0.00007, 0.0),
+    "transpose": RuntimeRates(0.025, 0.0),
+    "copy": RuntimeRates(0.05, 0.0),
+    "pad": RuntimeRates(0.019, 0.0),
+    "gather inner": RuntimeRates(0.0021, 0.5),
 }
 NARROW_LANES = 8
 

@@ -1,5 +1,7 @@
-"""Models that compute with 8-bit integers: only with its optimizations the runtime multiplies them exactly, where it
-saturates sums of products without them (decision 0202)."""
+"""Models that compute with 8-bit integers, whose products the runtime makes exact with its optimizations alone.
+
+On some machines it saturates sums of products without them (decision 0202).
+"""
 
 from __future__ import annotations
 
