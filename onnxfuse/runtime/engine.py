@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from onnxfuse.runtime import entries
 from onnxfuse.runtime.binding import Bound
 from onnxfuse.runtime.memory import trim
 from onnxfuse.runtime.provider import CPU, Provider, preload
+from onnxfuse.runtime.shared_codes import with_codes_apart
 from onnxfuse.target import ISA
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -150,14 +151,23 @@ def open_session(
 
 
 def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: Provider) -> ort.InferenceSession:
-    """A session; without exact products of codes where the optimizations that make them fail, as options say then."""
+    """A session. Where optimizations that make products of codes exact fail, each product gets constants of its own.
+
+    Where that is not possible either, products are as without these optimizations.
+    """
+
+    def opened(of: str | bytes) -> ort.InferenceSession:
+        return ort.InferenceSession(of, session_options, providers=provider.listed)
+
     try:
-        return ort.InferenceSession(model, session_options, providers=provider.listed)
+        return opened(model)
     except Exception as problem:
         if _TWICE not in str(problem):
             raise
+    with suppress(Exception):
+        return opened(with_codes_apart(model, lambda domain: bool(status(session_options, domain))))
     session_options.add_session_config_entry(_EXACT_CODES, "0")
-    return ort.InferenceSession(model, session_options, providers=provider.listed)
+    return opened(model)
 
 
 def run(

@@ -86,16 +86,17 @@ def test_a_window_between_convolutions_is_proposed_with_them() -> None:
     assert not any("strips" in proposed(t) for t in others)
 
 
-@pytest.mark.parametrize(("family", "groups"), [("zen4", 1), ("haswell", 3)])
-def test_a_block_is_one_kernel_where_that_is_predicted_faster(
-    family: str, groups: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("family", "grown", "groups"), [("zen4", 3, 1), ("zen2", 1, 2)])
+def test_a_block_is_divided_as_is_predicted_to_be_fastest(
+    family: str, grown: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One kernel where growth makes three, or two where it makes one."""
     cpu = CPUS["x86-64-v4" if family == "zen4" else "x86-64-v3"].on(PROCESSORS[family])
     monkeypatch.setattr("tests.plan.priced.TARGET", cpu)
     prices, graph = costing(), weighted(BLOCK.format(side=56))
     usual, best = (planned(graph, name, prices) for name in ("anchors", BEST))
-    assert len(usual.groups) == 3
-    assert len(best.groups) == groups
+    assert [len(p.groups) for p in (usual, best)] == [grown, groups]
+    assert seconds(best, prices) < seconds(usual, prices)
 
 
 def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_faster() -> None:

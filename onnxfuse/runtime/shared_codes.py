@@ -1,0 +1,51 @@
+"""Models in which no two nodes share 8-bit constants, as the runtime needs to multiply them exactly (decision 0202)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TensorProto
+from onnx.inliner import inline_local_functions
+
+from onnxfuse.runtime.graphs import graphs
+
+
+def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> bytes:
+    """A model file, or a serialized model, with a copy of signed 8-bit constants for each node that reads them.
+
+    Its functions are inlined, unless kernels run instead of those of a domain. External data of a serialized model lie
+    in the current folder.
+
+    Raises ValueError or OSError where it is larger than two gigabytes, or its external data cannot be read.
+    """
+    if isinstance(model, bytes):
+        proto = onnx.load_from_string(model)
+        onnx.load_external_data_for_model(proto, str(Path.cwd()))
+    else:
+        proto = onnx.load(model)
+    made = proto if any(has_kernels(each.domain) for each in proto.functions) else inline_local_functions(proto)
+    codes = {tensor.name: tensor for tensor in _codes(made)}
+    read: Counter[str] = Counter()
+    for node in (node for graph in graphs(made.graph) for node in graph.node):
+        for at, name in enumerate(node.input):
+            if name in codes:
+                if read[name]:
+                    copy = made.graph.initializer.add()
+                    copy.CopyFrom(codes[name])
+                    copy.name = node.input[at] = f"{name}%{read[name]}"
+                read[name] += 1
+    return bytes(made.SerializeToString())
+
+
+def _codes(model: ModelProto) -> Iterator[TensorProto]:
+    """Signed 8-bit constants under the names by which nodes read them."""
+    yield from (tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8)
+    for node in (node for graph in graphs(model.graph) for node in graph.node if node.op_type == "Constant"):
+        for value in (a.t for a in node.attribute if a.t.data_type == TensorProto.INT8):
+            tensor = TensorProto()
+            tensor.CopyFrom(value)
+            tensor.name = node.output[0]
+            yield tensor

@@ -1,0 +1,61 @@
+"""Sessions whose results are compared multiply 8-bit integers exactly, also where products share a zero point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from onnxfuse.runtime.engine import open_session, options, run
+from onnxfuse.runtime.shared_codes import with_codes_apart
+
+DEPTH = 64
+# Two products that read one zero point, in a graph and in a function that makes it.
+IN_GRAPH = """<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[2, 64] x) => (int32[2, 8] y, int32[2, 8] z) {
+  y = MatMulInteger (x, w, , zero)
+  z = MatMulInteger (x, v, , zero)
+}"""
+IN_FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+g (uint8[2, 64] x) => (int32[2, 8] y, int32[2, 8] z) { y, z = f.both (x, w, v) }
+<domain: "f", opset_import: ["" : 17]>
+both (x, w, v) => (y, z) {
+  zero = Constant <value = int8 {0}> ()
+  y = MatMulInteger (x, w, , zero)
+  z = MatMulInteger (x, v, , zero)
+}"""
+
+
+def model(text: str) -> ModelProto:
+    proto = onnx.parser.parse_model(text)
+    weights = {"w": np.full((DEPTH, 8), 127, np.int8), "v": np.full((DEPTH, 8), -127, np.int8), "zero": np.int8(0)}
+    held = [name for name in weights if name != "zero" or text is IN_GRAPH]
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name]), name) for name in held)
+    return proto
+
+
+@pytest.mark.parametrize("text", [IN_GRAPH, IN_FUNCTION], ids=["graph", "function"])
+@pytest.mark.parametrize("file", [False, True], ids=["bytes", "file"])
+def test_products_that_share_a_zero_point_are_exact(text: str, file: bool, tmp_path: Path) -> None:
+    """The runtime saturates sums of two products on machines without VNNI, and fails to do otherwise for these."""
+    onnx.save(model(text), tmp_path / "m.onnx")
+    given = str(tmp_path / "m.onnx") if file else model(text).SerializeToString()
+    found = run(open_session(given, options(lean=True)), {"x": np.full((2, DEPTH), 255, np.uint8)})
+    assert [np.unique(each).tolist() for each in found] == [[DEPTH * 255 * 127], [-DEPTH * 255 * 127]]
+
+
+@pytest.mark.parametrize("text", [IN_GRAPH, IN_FUNCTION], ids=["graph", "function"])
+def test_each_node_reads_its_own_constants(text: str) -> None:
+    apart = onnx.load_from_string(with_codes_apart(model(text).SerializeToString(), lambda domain: False))
+    onnx.checker.check_model(apart, full_check=True)
+    names = [name for node in apart.graph.node for name in node.input if name not in ("", "x")]
+    assert len(names) == len(set(names)) == 4
+    assert {n.op_type for n in apart.graph.node} <= {"MatMulInteger", "Constant"}
+
+
+def test_functions_with_kernels_stay() -> None:
+    kept = onnx.load_from_string(with_codes_apart(model(IN_FUNCTION).SerializeToString(), lambda domain: domain == "f"))
+    assert [n.op_type for n in kept.graph.node] == ["both"]
