@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,17 @@ from onnxfuse.measure import interleaving, ratios
 from onnxfuse.measure.profile import profile_models
 
 ROUNDS = 3000
+
+
+def test_processor_time_is_without_waiting_and_never_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Hosts take what they gave to others off processor time, at times all of a short call."""
+
+    def waits() -> None:
+        time.sleep(0.02)
+
+    assert max(interleaving.times(waits, 3, own=True)) < 20 <= min(interleaving.times(waits, 3))
+    monkeypatch.setattr(interleaving.time, "thread_time_ns", lambda: 7)
+    assert min(interleaving.times(waits, 3, own=True)) >= 20
 
 
 def test_every_model_runs_in_every_position():
