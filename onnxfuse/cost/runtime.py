@@ -132,8 +132,9 @@ def node_seconds(call: Call, target: Cpu, run_weight_bytes: float = 0.0) -> floa
 
 def _rates(kind: str, target: Cpu) -> RuntimeRates:
     """The row of a kind for a machine class."""
-    own = (IN_PAIRS if target.codes < QUAD else {}) | (NARROW if target.lanes == NARROW_LANES else {})
-    return own.get(kind, KINDS[kind])
+    if target.codes < QUAD and kind in IN_PAIRS:
+        return IN_PAIRS[kind]
+    return NARROW[kind] if target.lanes == NARROW_LANES and kind in NARROW else KINDS[kind]
 
 
 def _moving(call: Call, target: Cpu, run_weight_bytes: float) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from onnxfuse.measure.gain import FEWEST, LOST, AtSize, GainResult, KernelTrial
 from onnxfuse.measure.profile_child import KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, entries, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 from onnxfuse.runtime.provider import Provider
 
 LONG = interleaving.LONG_MS * 1e-3
@@ -230,8 +230,7 @@ def _owner_nearby(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
 def _kernel_ops(model: str) -> dict[str, str]:
     """The operator type of each node that calls a kernel of the library, by node name."""
     proto = feed_limits.skeleton(Path(model))
-    nodes = (node for graph in graphs(proto.graph) for node in graph.node)
-    return {node.name: node.op_type for node in nodes if node.domain.startswith(entries.DOMAIN)}
+    return {each.name: each.op_type for each in all_nodes(proto.graph) if each.domain.startswith(entries.DOMAIN)}
 
 
 # in turns -------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from onnxfuse.measure.lifetimes import timeline
 from onnxfuse.measure.lineage import Wire, lineage
 from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 from onnxfuse.runtime.memory import Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import trial
@@ -276,8 +276,7 @@ def node_origins(model: ModelProto) -> dict[str, tuple[str, ...]]:
     functions = {(each.domain, each.name): _origin(each) for each in model.functions}
     return {
         node.name: _origin(node) or functions.get((node.domain, node.op_type), ()) or (node.name,)
-        for graph in graphs(model.graph)
-        for node in graph.node
+        for node in all_nodes(model.graph)
         if node.name
     }
 

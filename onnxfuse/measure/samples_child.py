@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from onnxfuse.errors import DeviceError
+from onnxfuse.measure import interleaving
 from onnxfuse.measure.samples import SampleTime, Task
 from onnxfuse.runtime import engine, process
 from onnxfuse.runtime.attempts import attempt
@@ -36,14 +37,15 @@ class _Open:
     task: Task
     session: ort.InferenceSession
     binding: Any
-    clock: Callable[[], float]
+    own: bool  # processor time is measured, as in `interleaving.times`
     times: list[float] = field(default_factory=list)
 
-    def run(self) -> float:
-        """Seconds of one run."""
-        begin = self.clock()
+    def run(self) -> None:
         self.session.run_with_iobinding(self.binding)
-        return self.clock() - begin
+
+    def least(self) -> float:
+        """Seconds of the shorter of two runs, after one that brings its caches back."""
+        return min(interleaving.times(self.run, 2, own=self.own)) * 1e-3
 
 
 def main(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -86,8 +88,7 @@ def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[SampleTime]:
     begin, seconds = time.perf_counter(), request["seconds"] * len(ready)
     while len(empty.times) < FEWEST or not _converged(ready, time.perf_counter() - begin, seconds):
         for each in ready:
-            each.run()  # brings its caches back
-            each.times.append(min(each.run(), each.run()))
+            each.times.append(each.least())
     overhead = min(empty.times)
     return [_result(each, overhead) if isinstance(each, _Open) else SampleTime(problem=each.message) for each in opened]
 
@@ -125,7 +126,7 @@ def _opened(task: Task, model: str | bytes, libraries: Sequence[str], threads: i
             binding.bind_ortvalue_output(each.name, places[kind])
     except Exception as problem:
         raise DeviceError(f"tune: a sample cannot be run: {engine.reason(problem)}") from None
-    return _Open(task, session, binding, time.thread_time if threads == 1 else time.perf_counter)
+    return _Open(task, session, binding, own=threads == 1)
 
 
 def _number(kind: str) -> int:

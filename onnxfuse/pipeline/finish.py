@@ -29,7 +29,7 @@ from onnxfuse.pipeline.verdict_cache import digest_of
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 from onnxfuse.target import Target
 
 _MODEL = "model"  # what is done beside compilation
@@ -245,7 +245,7 @@ def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, 
 
 def check_emitted(b: Build) -> None:
     """Assert that every kernel is called by one node; emit itself checks the model."""
-    nodes = [n for graph in graphs(have(b.emitted).proto.graph) for n in graph.node]
+    nodes = list(all_nodes(have(b.emitted).proto.graph))
     calls = sum(1 for n in nodes if b.domain and n.domain == b.domain)
     assert calls == len(b.all_parts), "emit: kernels and nodes differ in number"
     assert all(path.is_file() for path in b.files), "emit: a file is missing"

@@ -60,3 +60,9 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         for inner in subgraphs(node):
             yield from graphs(inner)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of a graph, and of the graphs that it holds."""
+    for each in graphs(graph):
+        yield from each.node

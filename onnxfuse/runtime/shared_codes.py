@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 from onnx.inliner import inline_local_functions
 
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 
 
 def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> bytes:
@@ -29,7 +29,7 @@ def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> 
     made = proto if any(has_kernels(each.domain) for each in proto.functions) else inline_local_functions(proto)
     codes = {tensor.name: tensor for tensor in _codes(made)}
     read: Counter[str] = Counter()
-    for node in (node for graph in graphs(made.graph) for node in graph.node):
+    for node in all_nodes(made.graph):
         for at, name in enumerate(node.input):
             if name in codes:
                 if read[name]:
@@ -43,7 +43,7 @@ def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> 
 def _codes(model: ModelProto) -> Iterator[TensorProto]:
     """Signed 8-bit constants under the names by which nodes read them."""
     yield from (tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8)
-    for node in (node for graph in graphs(model.graph) for node in graph.node if node.op_type == "Constant"):
+    for node in (node for node in all_nodes(model.graph) if node.op_type == "Constant"):
         for value in (a.t for a in node.attribute if a.t.data_type == TensorProto.INT8):
             tensor = TensorProto()
             tensor.CopyFrom(value)

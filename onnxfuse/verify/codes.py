@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfuse.runtime import engine
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 
 PRODUCTS = frozenset({
     "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "MatMulIntegerToFloat",
@@ -26,18 +26,17 @@ def needs_optimizations(model: ModelProto) -> bool:
 
 def saturates(graph: GraphProto) -> bool:
     """Whether sums of 8-bit products in a graph, or in one that it holds, saturate without optimizations."""
-    return any(node.op_type in PRODUCTS for each in graphs(graph) for node in each.node) and engine.saturates()
+    return any(node.op_type in PRODUCTS for node in all_nodes(graph)) and engine.saturates()
 
 
 def quantizes(model: ModelProto) -> bool:
     """Whether a model quantizes values, not only dequantizes them."""
-    ops = {node.op_type for node in nodes(model)}
+    ops = {node.op_type for node in written_nodes(model)}
     return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
 
 
-def nodes(model: ModelProto) -> Iterator[NodeProto]:
+def written_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """All nodes of a model, those of inner graphs and of functions too."""
-    for graph in graphs(model.graph):
-        yield from graph.node
+    yield from all_nodes(model.graph)
     for function in model.functions:
         yield from function.node

@@ -339,7 +339,7 @@ def _element_types(skeleton: ModelProto) -> Iterator[int]:
     yield from (tensor.data_type for tensor in skeleton.graph.initializer)
     for value in (*skeleton.graph.input, *skeleton.graph.output, *skeleton.graph.value_info):
         yield value.type.tensor_type.elem_type
-    for node in codes.nodes(skeleton):
+    for node in codes.written_nodes(skeleton):
         yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
 
 

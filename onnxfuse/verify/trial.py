@@ -20,7 +20,7 @@ from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
 from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, likely_sizes
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import all_nodes
 from onnxfuse.runtime.memory import Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
@@ -155,8 +155,7 @@ def shapes_text(values: Mapping[str, Array]) -> str:
 
 def _order(skeleton: ModelProto) -> dict[str, int]:
     """Places of nodes, those of inner graphs behind all others."""
-    nodes = [node for graph in graphs(skeleton.graph) for node in graph.node]
-    return {node.name: at for at, node in enumerate(nodes) if node.name}
+    return {node.name: at for at, node in enumerate(all_nodes(skeleton.graph)) if node.name}
 
 
 def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
