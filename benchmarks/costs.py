@@ -15,15 +15,13 @@ import numpy as np
 
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
-from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import Options
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.measure.machine import Machine, calibrate
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.meter import Meter
-from onnxfuse.pipeline.run import run
-from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.run import opened, run
+from onnxfuse.pipeline.state import Build, have
 from onnxfuse.target import Cpu, targets_of
 
 THREADS = 2
@@ -31,10 +29,7 @@ THREADS = 2
 
 def scheduled(model: Path) -> Build:
     """A model up to its kernels."""
-    with Meter(None, None) as meter:
-        context = Context(
-            Options(), CPU, targets_of(()), model, model, None, model.parent, meter, lambda what, facts: None
-        )
+    with opened(model, Options(), Calls(), lambda what, facts: None) as context:
         return run(context, Calls(), "schedule", lambda step, b: None)
 
 

@@ -180,6 +180,7 @@ class Counter(Means):
         run = EnclosingLoop(self.loop_count, s.axis, trips, step, whole if self.even else mine)
         self.loop_count += 1
         saved = self.vector, self.carries
+        self._begin(s)
         self.loops.append(run)
         begin = self.number(s.begin)
         self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
@@ -193,6 +194,17 @@ class Counter(Means):
         cut = min(1.0, trips * step - extent)  # how often the last vector is not whole, of loops of about this length
         tail = cut * block.stores * self.target.tail
         return tail + trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
+
+    def _begin(self, s: Loop) -> None:
+        """Count the axis of a loop from where it begins, if that depends on the loops around it.
+
+        What is touched in there is then seen to be another part of a buffer in each iteration of those.
+        """
+        begin = self.whole(s.begin)
+        if any(run.axis in axes_of(begin) for run in self.loops):
+            self.bound[s.axis] = begin + Index.of(s.axis)
+        else:
+            self.bound.pop(s.axis, None)
 
     def _reduce_loop(self, s: ReduceLoop, block: StatementCost) -> None:
         inside = StatementCost()

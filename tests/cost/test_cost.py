@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, symbols_at, weight_bytes
+from onnxfuse import cost
+from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, number, symbols_at, weight_bytes
+from onnxfuse.cost.traffic import Access, Fetched, fetched
 from onnxfuse.ir.dtype import F32, I64, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import product as product_of
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
@@ -19,7 +22,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legality import CPU
 from onnxfuse.schedule.passes.legalize import legalize
-from onnxfuse.target import CPUS
+from onnxfuse.target import CPUS, Cpu
 from tests.golden.case import FOLDER, GoldenCase, kernels, model_of, planned, read
 
 V4 = CPUS["x86-64-v4"]
@@ -64,6 +67,24 @@ def test_every_golden_kernel_has_a_time(path: Path):
             assert 0 < found.seconds < 1, name
             assert all(value >= 0 for phase in found.phases for value in (phase.compute, phase.l2, phase.l3)), name
         assert (cost_of(kernel, V4) is None) == bool(symbols), name
+
+
+def stored(
+    kernel: Kernel, target: Cpu, symbols: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """Bytes that the phases store in all, by buffer."""
+    seen: dict[str, float] = {}
+
+    def spied(accesses: list[Access], sizes: dict[str, float], *capacities: float) -> tuple[Fetched, ...]:
+        found = fetched(accesses, sizes, *capacities)
+        for name, count in found[-1].stores.items():
+            seen[name] = seen.get(name, 0.0) + count
+        return found
+
+    cost._phase.cache_clear()
+    monkeypatch.setattr(cost, "fetched", spied)
+    assert cost_of(kernel, target, symbols=symbols) is not None
+    return seen
 
 
 def filled(by: Index, j: Axis) -> float:
@@ -339,3 +360,16 @@ def test_columns_are_divided_at_whole_vectors():
     cost = cost_of(kernel, replace(V4, cores=16), symbols={"s0": 1, "s1": 40_000})
     assert cost is not None
     assert cost.phases[0].tasks == 6
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: Path(p).stem)
+def test_every_byte_of_a_result_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What a kernel's phases store to an output is counted whole, wherever the loops over it begin."""
+    plan = planned(read(path))
+    for name, kernel in kernels(plan):
+        symbols = {b.symbol.name: 7 for b in kernel.binds}
+        for target in CPUS.values():
+            found = stored(kernel, replace(target, cores=1), symbols, monkeypatch)
+            for p in kernel.outputs:
+                size = number(product_of(list(p.storage)), symbols) * p.dtype.bytes
+                assert found.get(p.name, 0.0) >= 0.9 * size, (name, target.name, p.name)
