@@ -108,8 +108,11 @@ def cost_of(
 
 
 def handing_on(size: float, target: Cpu) -> float:
-    """Seconds that one kernel less saves at most, where a value of so many bytes goes from one kernel to the next."""
-    held = size <= target.l3_bytes * REUSABLE
+    """Seconds that one kernel less saves at most, where a value of so many bytes goes from one kernel to the next.
+
+    What those kernels touch beside it is taken to be as much again.
+    """
+    held = 2 * size <= target.l3_bytes * REUSABLE
     reached = target.cores * target.l3_gbps if held else min(target.cores * target.bandwidth, target.memory_gbps)
     ways = 1.0 + (target.stored if held else STORED)
     waiting = target.dispatch_us + (target.barrier_us if target.cores > 1 else 0.0)

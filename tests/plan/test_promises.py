@@ -45,7 +45,7 @@ def test_what_hands_on_most_is_merged_first() -> None:
 
 
 def test_nothing_is_searched_where_products_take_nearly_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = MLP.replace("128, 64", "2048, 512").replace("64, 96", "512, 2048").replace("96, 64", "2048, 512")
+    text = MLP.replace("128, 64", "1024, 512").replace("64, 96", "512, 2048").replace("96, 64", "2048, 512")
     prices, graph = costing(), weighted(text)
     made = planned(graph, BEST, prices)
     assert prices.memo.scheduled == 0 and not made.candidates
