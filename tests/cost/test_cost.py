@@ -69,9 +69,7 @@ def test_every_golden_kernel_has_a_time(path: Path):
         assert (cost_of(kernel, V4) is None) == bool(symbols), name
 
 
-def stored(
-    kernel: Kernel, target: Cpu, symbols: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> dict[str, float]:
+def stored(kernel: Kernel, target: Cpu, symbols: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Bytes that the phases store in all, by buffer."""
     seen: dict[str, float] = {}
 
