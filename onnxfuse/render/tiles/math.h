@@ -390,31 +390,26 @@ ONNXFUSE_INLINE vf softplus_(vf x) {
   return max_(vf{}, x) + (u + u * u * p);
 }
 
-// ---- erf, tanh: by table where there is one ----
+// ---- erf, tanh: by table on AVX-512 ----
 
 ONNXFUSE_INLINE vf erf_(vf x) {
-#if ONNXFUSE_TABLES
+#if ONNXFUSE_AVX512
   return odd_by_table(x, ERF_TABLE, ERF_STEP, ERF_LIMIT);
 #else
-  vf a = magnitude(x), t = x * x;
-  vf p = splat<float>(8.1441678e-05f);
-  p = p * t + -0.000808784564f;
-  p = p * t + 0.00519607868f;
-  p = p * t + -0.0268573575f;
-  p = p * t + 0.112836577f;
-  p = p * t + -0.376126319f;
-  p = p * t + 1.12837923f;
-  vf b = min_(splat<float>(4.0f), a);  // beyond: 1 - exp(a polynomial for log(erfc))
-  vf q = splat<float>(1.64267897e-06f);
-  q = q * b + -4.61647869e-05f;
-  q = q * b + 0.000597677252f;
-  q = q * b + -0.00476350961f;
-  q = q * b + 0.0264316425f;
-  q = q * b + -0.110097244f;
-  q = q * b + -0.631809533f;
-  q = q * b + -1.13024187f;
-  q = q * b + 0.000321866246f;
-  return select(lt(a, splat<float>(0.959f)), x * p, with_sign(1.0f - exp_clamped(q), x));
+  vf a = min_(splat<float>(3.92f), max_(splat<float>(-3.92f), x)), t = a * a;  // beyond, erf is 1 in float
+  vf p = splat<float>(2.18420246e-06f);  // a p(t) / q(t), in which nothing cancels
+  p = p * t + 0.000303500477f;
+  p = p * t + 0.00401142566f;
+  p = p * t + 0.0561971553f;
+  p = p * t + 0.202849045f;
+  p = p * t + 1.20217776f;
+  vf q = splat<float>(4.05826104e-05f);
+  q = q * t + 0.00123844668f;
+  q = q * t + 0.0159473009f;
+  q = q * t + 0.121567726f;
+  q = q * t + 0.534903765f;
+  q = q * t + 1.06540239f;
+  return min_(splat<float>(1.0f), max_(splat<float>(-1.0f), a * p / q));
 #endif
 }
 

@@ -1,5 +1,5 @@
 // Odd functions by table: a polynomial around the nearest of LANES points, its coefficients picked by one permutation each.
-// For instruction sets that permute a whole vector at once; math.h has polynomials for the others.
+// For AVX-512, which permutes 16 of them at once: math.h has quotients of polynomials for the others.
 #pragma once
 #include "vec.h"
 
@@ -10,15 +10,10 @@ ONNXFUSE_INLINE vf magnitude(vf x) { return bits_as<vf>(bits(x) & 0x7fffffff); }
 // |x| with the sign bit of `sign`; x must not be negative.
 ONNXFUSE_INLINE vf with_sign(vf x, vf sign) { return bits_as<vf>(bits(x) | (bits(sign) & INT32_MIN)); }
 
-#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
-#define ONNXFUSE_TABLES 1
+#if ONNXFUSE_AVX512
 // row[index[lane] % LANES] per lane.
 ONNXFUSE_INLINE vf pick(const float (&row)[LANES], vi index) {
-#if ONNXFUSE_AVX512
   return (vf)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(row));
-#else
-  return (vf)_mm256_permutevar8x32_ps(_mm256_load_ps(row), (__m256i)index);
-#endif
 }
 
 // An odd function at x, given for i * Step + d, |d| <= Step / 2, as a polynomial in d in column i; it is constant beyond
@@ -33,9 +28,6 @@ template <int Rows> ONNXFUSE_INLINE vf odd_by_table(vf x, const float (&table)[R
   for (int i = 1; i < Rows; i++) p = p * d + pick(table[i], index);
   return bits_as<vf>(bits(p) ^ (bits(x) & INT32_MIN));
 }
-#endif
-
-#if ONNXFUSE_AVX512
 constexpr float ERF_STEP = 65 / 256.0f, ERF_LIMIT = 3.93f;
 alignas(64) static const float ERF_TABLE[6][16] = {
     {0.111087814f, 0.078715682f, 0.00512941414f, -0.0546301343f, -0.0683247074f, -0.0445912145f,
@@ -83,25 +75,6 @@ alignas(64) static const float TANH_TABLE[8][16] = {
     {0.0f, 0.524140239f, 0.822359443f, 0.940929294f, 0.981174827f, 0.994084179f, 0.998149216f, 0.999421775f,
      0.999819458f, 0.999943614f, 0.999982417f, 0.999994516f, 0.999998271f, 0.999999464f, 0.999999821f,
      0.99999994f},
-};
-#elif ONNXFUSE_AVX2
-constexpr float ERF_STEP = 67 / 128.0f, ERF_LIMIT = 3.925f;
-alignas(32) static const float ERF_TABLE[8][8] = {
-    {-0.0242766161f, 0.00690570241f, 0.0130504994f, -0.00555927632f, -0.00225725607f, 0.00065654132f,
-     0.000256280415f, 2.696101e-05f},
-    {-0.00122943323f, -0.0477125719f, 0.00854519289f, 0.0165304523f, -0.0011761284f, -0.00227680174f,
-     -0.000438628835f, -3.40668375e-05f},
-    {0.113082334f, 0.000369959918f, -0.0672090575f, -0.00725540845f, 0.0127976378f, 0.00432500849f,
-     0.000535751577f, 3.12218908e-05f},
-    {-2.36427986e-05f, 0.1834732f, 0.053205505f, -0.0484455861f, -0.0283462815f, -0.00558144413f,
-     -0.000513491046f, -2.41769121e-05f},
-    {-0.376125336f, -0.129272833f, 0.149832994f, 0.125603825f, 0.0364555642f, 0.00506220618f, 0.000366548076f,
-     1.43638354e-05f},
-    {-1.76268333e-08f, -0.44908464f, -0.394808501f, -0.150495246f, -0.0294796806f, -0.00312979007f,
-     -0.000184423727f, -6.10884854e-06f},
-    {1.12837923f, 0.857954204f, 0.377130121f, 0.0958377048f, 0.0140799033f, 0.00119586184f, 5.87192335e-05f,
-     1.76e-06f},
-    {0.0f, 0.540853143f, 0.861261427f, 0.973632574f, 0.996933699f, 0.999785483f, 0.999991059f, 0.999999762f},
 };
 #endif
 
