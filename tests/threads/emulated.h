@@ -34,6 +34,13 @@ inline float __fmul_rn(float a, float b) {
   return product;
 }
 
+// Kernels are compiled quickly; what runs for each of their steps is optimized, but rounds as they do.
+#if defined(__GNUC__) && !defined(__clang__)
+#define OPTIMIZED __attribute__((optimize("O2", "fp-contract=off")))
+#else
+#define OPTIMIZED
+#endif
+
 namespace emulated {
 
 #if defined(__x86_64__)
@@ -104,7 +111,7 @@ struct Product {
   uint64_t left, right;  // descriptors
   int columns;
   bool deep;
-  float (*number)(const void*);  // of an element of 16 bits
+  void (*multiplied)(const Product&);  // by the elements' type
 };
 struct Map {  // what the stand-in's cuTensorMapEncodeTiled leaves in a tensor map
   const uint16_t* data;
@@ -145,7 +152,7 @@ struct Block {
   Place scheduler;
   const std::function<void()>* body;
 };
-inline thread_local Block* now = nullptr;
+inline thread_local __attribute__((tls_model("initial-exec"))) Block* now = nullptr;
 // What has to end before this launch goes on, where it has begun early: it is run when all threads of the first block wait.
 inline thread_local const std::function<void()>* before = nullptr;
 const size_t STACK = 64 << 10;
@@ -169,7 +176,7 @@ inline void entry() {
 }
 
 // Runs the lanes of a warp as far as they come; whether any did.
-inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::mt19937& random) {
+OPTIMIZED inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::mt19937& random) {
   bool any = false;
   for (;;) {
     std::shuffle(order.begin(), order.end(), random);
@@ -180,8 +187,16 @@ inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::
       b.running = &t;
       go(b.scheduler, t.place);
     }
-    unsigned waiting = 0, met = 0;
-    for (unsigned lane : order) waiting |= unsigned(b.threads[first + lane].state == IN_WARP) << lane;
+    unsigned waiting = 0, whole = 0, met = 0;
+    for (unsigned lane = 0; lane < 32; lane++) {
+      const Thread& t = b.threads[first + lane];
+      waiting |= unsigned(t.state == IN_WARP) << lane;
+      whole |= unsigned(t.mask == ~0u) << lane;
+    }
+    if ((waiting & whole) == ~0u) {  // all of them wait for all
+      for (unsigned lane = 0; lane < 32; lane++) b.threads[first + lane].state = RUNNING;
+      continue;
+    }
     for (unsigned lane : order) {
       const unsigned mask = b.threads[first + lane].mask;
       if (!(waiting >> lane & 1) || (waiting & mask) != mask) continue;
@@ -195,7 +210,7 @@ inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::
   }
 }
 
-inline void run_block(Block& b, char* stacks, std::mt19937& random) {
+OPTIMIZED inline void run_block(Block& b, char* stacks, std::mt19937& random) {
   b.arrivals.clear();
   b.told = false;
   for (size_t i = 0; i < b.threads.size(); i++) {
@@ -255,7 +270,7 @@ inline void launch(unsigned grid, unsigned threads, size_t shared, unsigned seed
 
 // What another lane of the warp gives; all lanes of the mask have to come.
 template <class T>
-__attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
+OPTIMIZED __attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
   static_assert(sizeof(T) <= 8, "lanes exchange 64 bits");
   Thread* t = now->running;
   const unsigned turn = t->turn;
