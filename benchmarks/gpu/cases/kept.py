@@ -37,7 +37,7 @@ from tests.threads.scheduled import PER_UNIT, TABLES, kernel_of, library_of, nam
 
 Array = npt.NDArray[Any]
 SEED = 2  # of the emulator that results are compared with
-EMULATOR = ("emulated.h", "emulated_code.h")
+EMULATOR = ("emulated.h", "emulated_code.h", "emulated_launch.cpp")
 OWN = ("rows", "divisions", "attention", "products", "tiles")  # tables of kernels that only GPUs have so
 
 
