@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.verify import verify
 from onnxfuse.schedule.gpu.scheduler import schedule
 from tests.captured.child import THEN
-from tests.captured.prepared import Prepared, prepared
+from tests.captured.prepared import Prepared, Unit, compiled, prepared
 from tests.captured.test_library_products import TOLERANCE, ran, result
 from tests.kernels.compiled import Case, lowered_of
 from tests.kernels.pool_host import compiler
@@ -142,6 +143,21 @@ WANTED = (
 )
 
 
+TURNED = (
+    (Wanted("image", last=("y",)), [False, True]),
+    (Wanted("result", last=("x",)), [True, False]),
+    (Wanted("both", last=()), [False, True, False]),
+    (Wanted("residual", last=("x", "y"), residual=True), [True, False]),
+    (Wanted("activation", activation="HardSwish"), [True, False]),
+    (Wanted("cut_off", activation="Clip"), [True, False]),
+    (Wanted("without_bias", bias=False), [True, False]),
+    (Wanted("activation_of_all", last=(), activation="HardSwish", residual=True), [False, True, False]),
+    (Wanted("line", filters=(24, 16, 5), last=(), **LINE), [False, True, False]),
+    (Wanted("unknown", image=("N", 16, 9, 11), last=()), [False, True, False]),
+)
+SYMBOLS = {w: f"made_{n}" for n, w in enumerate((*WANTED, *(w for w, _ in TURNED)))}  # of launchers
+
+
 def kernel(wanted: Wanted) -> Kernel:
     """Its kernel, whose filters lie channels last."""
     layouts = {**wanted.layouts, "w": channels_last(len(wanted.filters))}
@@ -168,10 +184,21 @@ def assert_right(made: Prepared, wanted: Wanted, limit: float = 0.0) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=limit)
 
 
+def made_with_all(folder: Path, wanted: Wanted, *, library: bool = True) -> Prepared:
+    """The launcher of a kernel, which is compiled with those of all others here."""
+    symbol = SYMBOLS[wanted]
+    return prepared(folder, wanted.case, kernel(wanted), library=library, unit=unit(), symbol=symbol)
+
+
+@cache
+def unit() -> Unit:
+    return compiled({symbol: kernel(wanted) for wanted, symbol in SYMBOLS.items()})
+
+
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda w: w.name)
 def test_the_library_computes_what_numpy_does(wanted: Wanted, tmp_path: Path) -> None:
     assert by_library(kernel(wanted)) == [True]
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    made = made_with_all(tmp_path, wanted)
     calls = ran(made)
     assert not [c for c in calls if c.startswith(("refused", "launch"))]
     size = " ".join(map(str, wanted.made if len(wanted.made) > 3 else (*wanted.made[:2], 1, *wanted.made[2:])))
@@ -184,27 +211,13 @@ def test_the_library_computes_what_numpy_does(wanted: Wanted, tmp_path: Path) ->
     assert_right(made, wanted)
 
 
-TURNED = (
-    (Wanted("image", last=("y",)), [False, True]),
-    (Wanted("result", last=("x",)), [True, False]),
-    (Wanted("both", last=()), [False, True, False]),
-    (Wanted("residual", last=("x", "y"), residual=True), [True, False]),
-    (Wanted("activation", activation="HardSwish"), [True, False]),
-    (Wanted("cut_off", activation="Clip"), [True, False]),
-    (Wanted("without_bias", bias=False), [True, False]),
-    (Wanted("activation_of_all", last=(), activation="HardSwish", residual=True), [False, True, False]),
-    (Wanted("line", filters=(24, 16, 5), last=(), **LINE), [False, True, False]),
-    (Wanted("unknown", image=("N", 16, 9, 11), last=()), [False, True, False]),
-)
-
-
 @pytest.mark.parametrize(("wanted", "phases"), TURNED, ids=[w.name for w, _ in TURNED])
 @pytest.mark.parametrize("library", [True, False], ids=["library", "kernels"])
 def test_what_lies_otherwise_is_turned_and_what_is_no_epilogue_is_behind(
     wanted: Wanted, phases: list[bool], library: bool, tmp_path: Path
 ) -> None:
     assert by_library(kernel(wanted)) == phases
-    made = prepared(tmp_path, replace(wanted, name=f"turned_{wanted.name}").case, kernel(wanted), library=library)
+    made = made_with_all(tmp_path, wanted, library=library)
     names = [c.split()[0] for c in ran(made) if c.startswith(("convolution", "launch", "refused"))]
     assert names == [("convolution" if each and library else "launch") for each in phases] * 2
     assert_right(made, wanted)
@@ -224,7 +237,7 @@ WITHOUT = [
 def test_the_phase_is_launched_where_the_library_does_not_compute(
     wanted: Wanted, library: bool, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=library)
+    made = made_with_all(tmp_path, wanted, library=library)
     calls = ran(made, **environment)
     assert len([c for c in calls if c.startswith("launch")]) == 2
     assert not [c for c in calls if c.startswith("convolution")]
@@ -233,7 +246,7 @@ def test_the_phase_is_launched_where_the_library_does_not_compute(
 
 def test_an_algorithm_that_is_refused_gives_way_to_the_next_and_is_not_tried_again(tmp_path: Path) -> None:
     wanted = WANTED[1]
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    made = made_with_all(tmp_path, wanted)
     calls = [c.split()[0] for c in ran(made, CUDNN_TAKES="last")]
     assert [c for c in calls if c in ("not", "convolution", "launch")] == ["not", "convolution", "convolution"]
     assert_right(made, wanted)
@@ -242,7 +255,7 @@ def test_an_algorithm_that_is_refused_gives_way_to_the_next_and_is_not_tried_aga
 def test_a_failure_of_the_moment_is_no_refusal(tmp_path: Path) -> None:
     """The run computes by a kernel, and the next one asks the library again, for the same algorithm."""
     wanted = WANTED[1]
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    made = made_with_all(tmp_path, wanted)
     calls = ran(made, CUDNN_FAILS="1")
     told = [c for c in calls if c.split()[0] in ("failed", "convolution", "launch")]
     assert [c.split()[0] for c in told] == ["failed", "launch", "convolution"]
@@ -285,7 +298,7 @@ def test_what_changes_sums_a_little_or_reads_them_twice_is_behind(
 def test_float32_is_rounded_where_the_session_rounds(tmp_path: Path) -> None:
     """To 10 bits behind the point, as the runtime's own convolutions are then; algorithms are asked for apart."""
     wanted = WANTED[0]
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    made = made_with_all(tmp_path, wanted)
     calls = ran(made, ROUNDS="1")
     assert [c.split("algorithm")[1] for c in calls if c.startswith("convolution")] == [" 0 math 0"] * 2
     assert len([c for c in calls if c.startswith("asked")]) == 1, "when the kernel is made"
@@ -296,7 +309,7 @@ def test_float32_is_rounded_where_the_session_rounds(tmp_path: Path) -> None:
 
 def test_a_known_shape_is_asked_for_when_the_kernel_is_made(tmp_path: Path) -> None:
     """So that nothing is left to find while a graph is captured; open sizes are found in the warm-up run."""
-    made = prepared(tmp_path, WANTED[0].case, kernel(WANTED[0]), library=True)
+    made = made_with_all(tmp_path, WANTED[0])
     names = [c.split()[0] for c in ran(made)]
     assert names.index("handle") < names.index("asked") < names.index("load") < names.index("convolution")
 

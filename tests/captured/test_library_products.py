@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from tests.captured.child import THEN
-from tests.captured.prepared import Prepared, prepared
+from tests.captured.prepared import Prepared, Unit, compiled, prepared
 from tests.captured.prepared import assert_right as interpreted_right
 from tests.kernels.compiled import Case
 from tests.kernels.pool_host import compiler
@@ -124,9 +125,23 @@ def kernel(wanted: Wanted) -> Kernel:
     return made
 
 
+SYMBOLS = {w: f"made_{n}" for n, w in enumerate(WANTED)}  # of launchers
+
+
+def made_with_all(folder: Path, wanted: Wanted, *, library: bool = True) -> Prepared:
+    """The launcher of a kernel, which is compiled with those of all others here."""
+    symbol = SYMBOLS[wanted]
+    return prepared(folder, wanted.case, kernel(wanted), library=library, unit=unit(), symbol=symbol)
+
+
+@cache
+def unit() -> Unit:
+    return compiled({symbol: kernel(wanted) for wanted, symbol in SYMBOLS.items()})
+
+
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda w: w.name)
 def test_the_library_computes_what_numpy_does(wanted: Wanted, tmp_path: Path) -> None:
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=True)
+    made = made_with_all(tmp_path, wanted)
     calls = ran(made)
     assert not [c for c in calls if c.startswith(("refused", "launch"))]
     number = EPILOGUE[wanted.activation] + 4 if wanted.bias else EPILOGUE[wanted.activation] or 1
@@ -150,7 +165,7 @@ def test_the_phase_is_launched_where_the_library_does_not_compute(
     library: bool, environment: dict[str, str], tmp_path: Path
 ) -> None:
     wanted = WANTED[1]
-    made = prepared(tmp_path, wanted.case, kernel(wanted), library=library)
+    made = made_with_all(tmp_path, wanted, library=library)
     calls = ran(made, **environment)
     assert len([c for c in calls if c.startswith("launch")]) == 2
     assert not [c for c in calls if c.startswith("matmul")]
@@ -159,7 +174,7 @@ def test_the_phase_is_launched_where_the_library_does_not_compute(
 
 def test_a_known_shape_is_asked_for_when_the_kernel_is_made(tmp_path: Path) -> None:
     """So that nothing is left to find while a graph is captured; open sizes are found in the warm-up run."""
-    made = prepared(tmp_path, WANTED[0].case, kernel(WANTED[0]), library=True)
+    made = made_with_all(tmp_path, WANTED[0])
     names = [c.split()[0] for c in ran(made)]
     assert names.index("handle") < names.index("heuristic") < names.index("load") < names.index("matmul")
 

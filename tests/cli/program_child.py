@@ -6,6 +6,7 @@ imports all of that again.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -51,6 +52,8 @@ def main(asked: dict[str, Any]) -> int:
     """The exit code of a command line, or of a text in Python, in the environment that is asked for."""
     os.environ.clear()
     os.environ.update(asked["env"])
+    for path in asked.get("loaded", ()):
+        ctypes.CDLL(path)
     process._FORKS = forks.Forks(Itself)
     process._FORKS._running(forks._theirs({**os.environ, **process._import_path()}))
     code = command_line(asked["words"], asked["streams"]) if "words" in asked else text(asked["text"])

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnxfuse.runtime import process
@@ -22,13 +22,22 @@ _SHELL = re.compile(r"[|&;$`~*?\\(){}\n]|<<|>>|\d>")  # what only a shell unders
 
 
 def onnxfuse_as_program(
-    words: list[str], env: Mapping[str, str], stdin: str = os.devnull, stdout: str | None = None
+    words: list[str],
+    env: Mapping[str, str],
+    stdin: str = os.devnull,
+    stdout: str | None = None,
+    *,
+    loaded: Sequence[Path] = (),
 ) -> Said:
-    """What a command line does in the current folder; `env` is added to the variables of this process."""
+    """What a command line does in the current folder; `env` is added to the variables of this process.
+
+    Libraries that are `loaded` beforehand are found by their own names.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out, err = (str(Path(folder, name)) for name in ("out", "err"))
         streams = ((stdin, READ), (stdout or out, WRITE), (err, WRITE))
-        asked = {"words": words, "env": {**os.environ, **env}, "streams": streams}
+        variables = {**os.environ, **env}
+        asked = {"words": words, "env": variables, "streams": streams, "loaded": [str(path) for path in loaded]}
         code = process.python_child(CHILD, asked, stage="test", time_limit=300)
         said = ["" if path == stdout else Path(path).read_text(encoding="utf-8") for path, _ in streams[1:]]
     return Said(code, *said)

@@ -100,7 +100,7 @@ def test_where_all_of_it_is_slow_the_output_is_a_copy(built: Callable[..., Resul
 
 def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, tmp_path: Path):
     """At every size that is hinted at."""
-    hint = ("--dim-hint", "N=1,64", "--cache-dir", tmp_path / "cache")
+    hint = ("--dim-hint", "N=1,64", "--cache-dir", own_cache(tmp_path / "cache"))
     said = onnxfuse("optimize", chains, "o.onnx", "--gain", *hint, "--json")
     schema = json.loads((ROOT / "docs" / "schema" / "optimize.json").read_text(encoding="utf-8"))
     assert said.code == 0 and list(problems(said.json, schema)) == []

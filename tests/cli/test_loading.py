@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse.runtime.memory import Watch
+from tests.caches import own_cache
 from tests.cli.conftest import Onnxfuse
 
 WEIGHTS = 48 << 20  # bytes: more than a session takes without any
@@ -43,7 +44,7 @@ def told(said: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_the_manifest_says_what_loading_takes(onnxfuse: Onnxfuse, heavy: Path, tmp_path: Path):
     build = ("optimize", heavy, "o.onnx", "--save-as-external-data", "--overwrite", "--json")
-    build += ("--cache-dir", tmp_path / "cache", "--gain")
+    build += ("--cache-dir", own_cache(tmp_path / "cache"), "--gain")
     manifest, document = told(onnxfuse(*build))
     original, inside, outside = (manifest[way] for way in ("original", "with_library", "without_library"))
     assert manifest == document

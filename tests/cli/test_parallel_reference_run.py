@@ -105,14 +105,14 @@ def test_it_is_begun_before_the_model_is_loaded(
         return noted("load")(*arguments, **settings)
 
     calls = Calls(verify_reference=noted("verify_reference"), load=late)
-    found = beside(calls, verify=None, cache_dir=str(tmp_path / "cache"), **more)
+    found = beside(calls, verify=None, cache_dir=own_cache(tmp_path / "cache"), **more)
     assert found.verify is not None and found.verify.ok
     assert called[0] == first and called.count("verify_reference") == 1
 
 
 def test_a_file_that_was_moved_is_known_once_it_is_loaded(beside: Callable[..., Result], model: Path, tmp_path: Path):
     """What was begun for it is ended, and its verdict is the one that is kept."""
-    beside = partial(beside, verify=None, cache_dir=str(tmp_path / "cache"))
+    beside = partial(beside, verify=None, cache_dir=own_cache(tmp_path / "cache"))
     beside()
     os.utime(model, ns=(1, 1))
     ended: list[bool] = []

@@ -11,6 +11,7 @@ import pytest
 from onnxfuse_cli import show, summary
 
 from onnxfuse import optimize
+from tests.caches import own_cache
 from tests.cli.conftest import Onnxfuse
 from tests.cli.terminal import on_terminal
 
@@ -61,6 +62,7 @@ def test_a_terminal_sees_colours_what_is_under_way_and_the_gain(model: Path, ker
 
 
 def test_explain_fits_the_terminal_and_a_pipe_gets_whole_lines(onnxfuse: Onnxfuse, model: Path):
+    own_cache(Path("own"))
     assert onnxfuse("tune", "m.onnx", "--budget", "1", "--threads", "1", "--cache-dir", "own").code == 0
     command = f"{sys.executable} -m onnxfuse_cli explain m.onnx"
     env = os.environ | {"ONNXFUSE_CACHE_DIR": "own", "COLUMNS": "72", "TERM": "xterm"}

@@ -145,9 +145,10 @@ def test_a_build_without_a_database_makes_none(model: Path, tmp_path: Path) -> N
 
 
 def test_the_verb_says_what_it_measured(onnxfuse: Onnxfuse, model: Path, folder: Path, tmp_path: Path) -> None:
-    said = onnxfuse("tune", str(model), "--cache-dir", str(tmp_path), "--threads", "1", "--budget", "60", "--json",
+    cache = own_cache(tmp_path / "cache")
+    said = onnxfuse("tune", str(model), "--cache-dir", cache, "--threads", "1", "--budget", "60", "--json",
                     "--lock", str(tmp_path / "chain.lock"))  # fmt: skip
     assert said.code == 0, said.err
     assert said.json["command"] == "tune" and said.json["samples"] and (tmp_path / "chain.lock").exists()
-    explained = onnxfuse("explain", str(model), "--cache-dir", str(tmp_path), "--strategy", "best")
+    explained = onnxfuse("explain", str(model), "--cache-dir", cache, "--strategy", "best")
     assert explained.code in (0, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -27,6 +28,13 @@ from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.cli.test_tune import never
 from tests.models.planted import Slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_candidates() -> Iterator[None]:
+    """The usual candidate of a contraction and two others: each is compiled and measured."""
+    with patch("onnxfuse.pipeline.candidate_tuning.EACH", 3):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +90,7 @@ def tuned(model: Path, folder: Path, calls: Calls) -> Tuned:
 
 def test_predictions_are_of_as_many_threads_as_samples_ran_on(model: Path, tmp_path: Path) -> None:
     """On one thread and on one per core, as is the default: schedules have a prediction of each."""
-    found = tune(model, options=Options(cache_dir=str(tmp_path)), seconds=240.0, lock=tmp_path / "l")
+    found = tune(model, options=Options(cache_dir=own_cache(tmp_path / "cache")), seconds=240.0, lock=tmp_path / "l")
     assert {each.threads for each in found.samples} == {1, len(os.sched_getaffinity(0))}
     assert all(each.predicted_us > 0 for each in found.samples)
 
@@ -94,7 +102,12 @@ def test_nothing_runs_beside_the_samples_of_a_large_model(
     monkeypatch.setattr("onnxfuse.pipeline.verdict.SMALL", 0)
     calls = replace(on_cpu(), verify_reference=never)
     found = tune(
-        model, options=Options(cache_dir=str(tmp_path)), seconds=5.0, threads=1, calls=calls, lock=tmp_path / "l"
+        model,
+        options=Options(cache_dir=own_cache(tmp_path / "cache")),
+        seconds=5.0,
+        threads=1,
+        calls=calls,
+        lock=tmp_path / "l",
     )
     assert found.samples
 

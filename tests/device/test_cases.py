@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from benchmarks.gpu.cases.workers import LOST, RIGHT, Setup, StartError, Worker,
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.target import GPUS
-from tests.craft.sources import ROOT
+from tests.device.checks import Checks, checks_over
 from tests.kernels.compiled import Case, fed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
@@ -55,14 +54,17 @@ def chosen() -> list[Case]:
     return [c for c in kept.cases()[::EVERY] if isinstance(scheduled(c), Kernel)]
 
 
-def checked(driver: Path, result: Path, *arguments: str, **environment: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def checks(driver: Path) -> Iterator[Checks]:
+    with checks_over(driver) as found:
+        yield found
+
+
+def checked(checks: Checks, result: Path, *arguments: str, **environment: str) -> dict[str, Any]:
     """What the check found over the stand-in for the driver, right or not."""
     kernels = compiled({name_of(c): kernel_of(c) for c in chosen()})
-    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DRIVER_KERNELS": str(kernels), **environment}
-    command = [sys.executable, "-m", "benchmarks.gpu.check", str(result), *arguments, "--every", str(EVERY)]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    assert result.exists(), done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(result.read_text())
+    _, said, found = checks.run(result, kernels, *arguments, "--every", str(EVERY), **environment)
+    assert found, said
     return found
 
 
@@ -89,14 +91,14 @@ def test_what_was_made_beforehand_is_found(file: Path, tmp_path: Path, monkeypat
     assert made.compiled(kept.bandwidth_texts(0.1)[1], GPUS["sm_90"].flags).code
 
 
-def test_cases_go_on_behind_one_that_faults(driver: Path, file: Path, tmp_path: Path) -> None:
+def test_cases_go_on_behind_one_that_faults(checks: Checks, file: Path, tmp_path: Path) -> None:
     """Each process of the stand-in faults at its second launch: the first case of each is right."""
     arguments = ("kernels", "--workers", "1", "--kept", str(file))
-    found = checked(driver, tmp_path / "result.json", *arguments, DRIVER_FAULT="2")["kernels"]
+    found = checked(checks, tmp_path / "result.json", *arguments, DRIVER_FAULT="2")["kernels"]
     assert found["ran"] == len(chosen()) and found["out_of_time"] == 0
     assert len(found["right"]) >= 2 <= len(found["wrong"])
     assert {each["kind"] for each in found["wrong"]} == {LOST}
-    again = checked(driver, tmp_path / "result.json", *arguments)["kernels"]
+    again = checked(checks, tmp_path / "result.json", *arguments)["kernels"]
     assert again["wrong"] == [] and again["ok"] and len(again["right"]) == len(chosen())
     assert again["compared_with_emulator"] == len(chosen())
 
@@ -124,13 +126,13 @@ def test_a_device_that_is_not_there_is_said() -> None:
 
 
 def test_errors_of_a_sanitizer_are_told_by_case(
-    driver: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checks: Checks, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(SANITIZER)
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = checked(driver, tmp_path / "result.json", "sanitize", "--kept", str(file), FOUND="softmax_rows")["sanitize"]
+    found = checked(checks, tmp_path / "result.json", "sanitize", "--kept", str(file), FOUND="softmax_rows")["sanitize"]
     assert {*found["tools"]} == {*sanitize.TOOLS} and not found["ok"]
     for each in found["tools"].values():
         assert len(each["kernels"]) >= 1

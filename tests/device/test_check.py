@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.gpu import symbol_of
 from onnxfuse.render.cuda import device_text
 from tests.craft.sources import ROOT
+from tests.device.checks import Checks, checks_over
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
 from tests.threads import driver_mock
-from tests.threads.driver_mock import HERE, ON_HOST
+from tests.threads.driver_mock import HERE
 from tests.threads.emulator import compiled, library_of
 from tests.threads.layer import layer
 from tests.threads.scheduled import kernel_of, name_of, scheduled
@@ -37,14 +39,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
 EVERY = 200  # one of so many kernels, and one network
-# The check with few turns: what the stand-in for a device takes tells nothing.
-BRIEF = """
-import sys
-from benchmarks.gpu import bandwidth, check
-from benchmarks.gpu.networks import full
-bandwidth.TURNS = bandwidth.RUNS = full.ROUNDS = 2
-sys.exit(check.main(sys.argv[1:]))
-"""
 
 
 def test_the_script_comes_through_with_the_emulator(tmp_path: Path) -> None:
@@ -95,23 +89,26 @@ def test_kernels_run_through_a_driver_and_a_launch_that_is_lost_is_found(driver:
     assert len(found["kernels"]["right"]) == len(made) - 1
 
 
-def checked(driver: Path, result: Path, kernels: Path, *arguments: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def checks(driver: Path) -> Iterator[Checks]:
+    with checks_over(driver) as found:
+        yield found
+
+
+def checked(checks: Checks, result: Path, kernels: Path, *arguments: str) -> dict[str, Any]:
     """What parts of the check found, over the stand-in for the driver."""
-    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DRIVER_KERNELS": str(kernels), **ON_HOST}
-    command = [sys.executable, "-c", BRIEF, str(result), *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(result.read_text())
+    code, said, found = checks.run(result, kernels, *arguments)
+    assert code == 0, said
     return found
 
 
-def test_kernels_are_timed_by_events(driver: Path, tmp_path: Path) -> None:
+def test_kernels_are_timed_by_events(checks: Checks, tmp_path: Path) -> None:
     every, megabytes = 19, 0.1
     made = list(bandwidth.cases(int(megabytes * 1e6)))[::every]
     texts = {symbol_of(k): device_text(k, symbol_of(k)) for k in map(kernel_of, made)}
     text = "".join(texts.values()) + bandwidth.EMPTY
     arguments = ("bandwidth", "--every", str(every), "--megabytes", str(megabytes))
-    found = checked(driver, tmp_path / "result.json", library_of(text, "bandwidth"), *arguments)["bandwidth"]
+    found = checked(checks, tmp_path / "result.json", library_of(text, "bandwidth"), *arguments)["bandwidth"]
     assert {*found["fractions"]} == {c.name for c in made} and len(made) >= 3
     assert all(share > 0 for share in found["fractions"].values())
     assert (
@@ -121,7 +118,7 @@ def test_kernels_are_timed_by_events(driver: Path, tmp_path: Path) -> None:
     )
 
 
-def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Path, tmp_path: Path) -> None:
+def test_networks_of_full_size_are_compared_and_timed_and_found_again(checks: Checks, tmp_path: Path) -> None:
     packs, reference = tmp_path / "packs", tmp_path / "layer.onnx"
     packs.mkdir()
     onnx.save(prepare.compressible(layer()), reference)
@@ -130,11 +127,11 @@ def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Pa
         texts.append(driver_mock.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1])
         prepare.pack(reference, precision, packs / f"layer.{precision}.b1.tar.xz", ("sm_90",))
     arguments = ("full", "--models", str(packs))
-    found = checked(driver, tmp_path / "result.json", library_of("".join(texts), "full"), *arguments)["full"]
+    found = checked(checks, tmp_path / "result.json", library_of("".join(texts), "full"), *arguments)["full"]
     assert found["ok"] and found["out_of_time"] == 0
     assert {*found["networks"]} == {"layer f16 b1", "layer f32 b1"}
     for entry in found["networks"].values():
         assert entry["nodes"] > 0 and {*entry["ratio"]} == {"stream", "graph", "plain"}
         assert entry["after"]["stream_error"] < 0.01 and entry["after"]["stream_ms"] > 0
-    again = checked(driver, tmp_path / "result.json", tmp_path / "none", *arguments)["full"]
+    again = checked(checks, tmp_path / "result.json", tmp_path / "none", *arguments)["full"]
     assert again["networks"] == found["networks"], "what was found is not run again"

@@ -122,11 +122,14 @@ CHILD = """
 import json, sys
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure.gpu import GpuTimer
+from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.target import GPUS
+from tests.kernels.compiled import lowered_of
 from tests.threads.product_cases import CASES
-from tests.threads.scheduled import TARGET, kernel_of
+kernel = schedule(lowered_of(CASES[0]), {}, GPUS["sm_90"])
 try:
-    with GpuTimer(TARGET) as timer:
-        found = {"title": timer.calls.title, "seconds": timer.seconds(kernel_of(CASES[0]))}
+    with GpuTimer(GPUS["sm_90"]) as timer:
+        found = {"title": timer.calls.title, "seconds": timer.seconds(kernel)}
 except DeviceError as problem:
     found = {"problem": str(problem)}
 print(json.dumps(found))

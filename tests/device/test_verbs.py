@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +22,12 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.run import optimize
 from onnxfuse.pipeline.verdict_cache import VerdictCache
 from onnxfuse.report.result import Result
+from onnxfuse.runtime import process
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.target import device as gpus
 from onnxfuse.verify.verdicts import Verdict
 from tests.caches import own_cache
+from tests.cli.programs import onnxfuse_as_program
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
@@ -61,15 +62,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> driver_mock.Built:
 def said(built: driver_mock.Built, tmp_path: Path, verb: str, *arguments: str, **environment: str) -> Said:
     """A verb about the layer and what was made of it."""
     log = tmp_path / "calls"
-    env = {
-        **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
-        "DRIVER_LOG": str(log), **driver_mock.ON_HOST, **environment,
-    }  # fmt: skip
     models = [str(built.folder / name) for name in ("layer.onnx", "made.onnx")]
-    command = [sys.executable, "-m", "cli", verb, *models, "--target", "cuda", "--json", *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    return run(built, log, [verb, *models, "--target", "cuda", "--json", *arguments], environment)
+
+
+def run(built: driver_mock.Built, log: Path, words: list[str], environment: dict[str, str]) -> Said:
+    """A command line over the stand-in for the driver."""
+    env = {"DRIVER_KERNELS": str(built.kernels), "DRIVER_LOG": str(log), **driver_mock.ON_HOST, **environment}
+    if "PYTHONPATH" in environment:  # which only Python itself reads
+        env = {**os.environ, **env, "LD_LIBRARY_PATH": str(built.driver)}
+        done = process.run((sys.executable, "-m", "cli", *words), env=env, cwd=ROOT)
+    else:
+        done = onnxfuse_as_program(words, env, loaded=[driver_mock.stand_in("driver")])
     calls = log.read_text().splitlines() if log.exists() else []
-    return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)
+    return Said(done.code, json.loads(done.out) if done.out else {}, done.err, calls)
 
 
 def launches(calls: list[str]) -> int:
@@ -116,16 +122,9 @@ def optimized(built: driver_mock.Built, tmp_path: Path, *arguments: str, **envir
     if not (cache := tmp_path / "cache").exists():
         own_cache(cache, built.folder / "cache")
     log = tmp_path / "calls"
-    env = {
-        **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
-        "DRIVER_LOG": str(log), **driver_mock.ON_HOST, **environment,
-    }  # fmt: skip
-    command = [sys.executable, "-m", "cli", "optimize", str(built.folder / "layer.onnx"), str(tmp_path / "made.onnx")]
-    command += ["--target", "cuda", "--arch", "sm_80", "--arch", "sm_90", "--json"]
-    command += ["--cache-dir", str(cache), *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    calls = log.read_text().splitlines() if log.exists() else []
-    return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)
+    words = ["optimize", str(built.folder / "layer.onnx"), str(tmp_path / "made.onnx")]
+    words += ["--target", "cuda", "--arch", "sm_80", "--arch", "sm_90", "--json"]
+    return run(built, log, [*words, "--cache-dir", str(cache), *arguments], environment)
 
 
 def test_a_build_is_verified_on_the_device(built: driver_mock.Built, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ ISAS = {
     "portable-8": (("-march=x86-64", "-O1", "-DONNXFUSE_LANES=8"), ("sse2",)),
     "portable-16": (("-march=x86-64-v3", "-O1", "-DONNXFUSE_LANES=16"), ("avx2", "fma", "f16c")),
 }
-PARAMETERS = [pytest.param(isa, marks=[pytest.mark.slow] if isa.startswith("portable") else []) for isa in ISAS]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.17549435e-38, 3.4028235e38, -3.4028235e38,
            88.722839, 88.72284, -103.97208, -103.97209, -87.33655, 9.0109, -9.0109, 3.919206, 1.0, -1.0, 0.5, -0.5,
            1.5, 2.5, 8388607.5, 8388608.0, 1e5]  # fmt: skip
@@ -34,6 +33,14 @@ def _features() -> set[str]:
         return set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         return set()
+
+
+def _left(isa: str) -> bool:
+    """Whether an instruction set is left to `make slow`: the portable ones, and AVX2 where that is what is native."""
+    return isa.startswith("portable") or (isa == "avx2" and "avx2" in (here := _features()) and "avx512f" not in here)
+
+
+PARAMETERS = [pytest.param(isa, marks=[pytest.mark.slow] if _left(isa) else []) for isa in ISAS]
 
 
 def probe(isa: str, source: str) -> ctypes.CDLL:

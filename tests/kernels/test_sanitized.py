@@ -38,7 +38,7 @@ from tests.sanitizers import sanitizer_env
 
 TABLES = (contraction, window, winograd, half, row, elementwise, movement)
 HERE = Path(__file__).resolve().parent
-SOME = 20  # of how many cases one is run where time counts; the interpreter sees accesses outside in all of them
+SOME = 40  # of how many cases one is run where time counts; the interpreter sees accesses outside in all of them
 # Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.
 SHORT = CPUS["generic"]
 LONG = replace(CPUS["x86-64-v4"], flags=("-DONNXFUSE_LANES=16",))

@@ -114,7 +114,8 @@ def test_random_programs(seed: int, divide: bool):
 def test_most_of_a_random_program_is_known():
     """The comparison above is not of nothing."""
     programs = [Program(seed, divide=True) for seed in range(10)]
-    found = sum(v in graph_of(p.model()).known for p in programs for v in p.lengths)
+    graphs = [graph_of(p.model()) for p in programs]
+    found = sum(v in graph.known for p, graph in zip(programs, graphs, strict=True) for v in p.lengths)
     assert found > 0.4 * sum(len(p.lengths) for p in programs)
 
 

@@ -8,7 +8,7 @@ from onnxfuse.target import ARCHS
 
 OPEN = {row.name: row for row in NETWORKS if row.name.startswith("tiny") and ".dynamic" in row.name}
 OTHERS = [arch for arch in ARCHS if arch != "native"]
-USUAL = [(OPEN[f"tiny-{name}.dynamic"].name, "x86-64-v4") for name in ("pyramid", "ocr-recognizer", "llama", "swin")]
+USUAL = [(OPEN[f"tiny-{name}.dynamic"].name, "x86-64-v4") for name in ("pyramid", "ocr-recognizer")]
 REST = [(name, arch) for name in OPEN for arch in OTHERS if (name, arch) not in USUAL]
 
 

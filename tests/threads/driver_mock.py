@@ -33,6 +33,12 @@ FILES = {
 ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 
 
+def stand_in(name: str) -> Path:
+    """One of these libraries. It is known by the name that it is looked up by: once loaded, it is found anywhere."""
+    flags = ("-O1", f"-Wl,-soname,{FILES[name]}")
+    return compile_library([HERE / f"{name}.cpp"], CACHE / "threads", flags)
+
+
 @dataclass(frozen=True)
 class Built:
     """An optimized model `made.onnx` in a folder, its kernels for the host, and the folders of driver and libraries."""
@@ -74,8 +80,7 @@ def built_for_gpus(model: Path, folder: Path, arch: Sequence[str], **options: An
     for name in FILES:
         place = folder / Path(name).parts[0]
         place.mkdir(exist_ok=True)
-        source = compile_library([HERE / f"{name}.cpp"], CACHE / "threads", ("-O1",))
-        (place / FILES[name]).symlink_to(source)
+        (place / FILES[name]).symlink_to(stand_in(name))
     kernels = library_of(text, model.stem.replace("-", "_"))
     return Built(folder, result, kernels, folder / "driver", folder / "libraries")
 

@@ -1,9 +1,6 @@
 // CUDA on the host: each thread of a block is a fiber of its own, and blocks come one after the other.
-// Warps and lanes run in an order that a seed shuffles. A barrier, or an exchange between lanes, waits for all that take
-// part; where some never come, the block is stuck, and says so.
-#include <sys/mman.h>
-
-#include <algorithm>
+// Warps and lanes run in an order that a seed shuffles (emulated_launch.cpp). A barrier, or an exchange between lanes,
+// waits for all that take part; where some never come, the block is stuck, and says so.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -11,7 +8,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <random>
 #include <utility>
 #include <vector>
 #if !defined(__x86_64__)
@@ -33,6 +29,13 @@ inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;
   return product;
 }
+
+// Kernels are compiled quickly; what runs for each of their steps is optimized, but rounds as they do.
+#if defined(__GNUC__) && !defined(__clang__)
+#define OPTIMIZED __attribute__((optimize("O2", "fp-contract=off")))
+#else
+#define OPTIMIZED
+#endif
 
 namespace emulated {
 
@@ -104,7 +107,7 @@ struct Product {
   uint64_t left, right;  // descriptors
   int columns;
   bool deep;
-  float (*number)(const void*);  // of an element of 16 bits
+  void (*multiplied)(const Product&);  // by the elements' type
 };
 struct Map {  // what the stand-in's cuTensorMapEncodeTiled leaves in a tensor map
   const uint16_t* data;
@@ -145,117 +148,21 @@ struct Block {
   Place scheduler;
   const std::function<void()>* body;
 };
-inline thread_local Block* now = nullptr;
+extern __thread Block* now __attribute__((tls_model("initial-exec")));
 // What has to end before this launch goes on, where it has begun early: it is run when all threads of the first block wait.
-inline thread_local const std::function<void()>* before = nullptr;
-const size_t STACK = 64 << 10;
+extern __thread const std::function<void()>* before __attribute__((tls_model("initial-exec")));
 
 inline void leave(State s) {
   Thread* t = now->running;
   t->state = s;
   go(t->place, now->scheduler);
 }
-inline void entry() {
-  (*now->body)();
-  leave(DONE);
-}
-[[noreturn]] inline void stuck(const Block& b) {
-  for (const Thread& t : b.threads)
-    if (t.state != DONE)
-      fprintf(stderr, "emulated: block %u is stuck, thread %u %s\n", b.number.x, t.number.x,
-              t.state == IN_WARP ? "waits for its warp" : "is at a barrier"),
-          abort();
-  abort();
-}
-
-// Runs the lanes of a warp as far as they come; whether any did.
-inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::mt19937& random) {
-  bool any = false;
-  for (;;) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (unsigned lane : order) {
-      Thread& t = b.threads[first + lane];
-      if (t.state != RUNNING) continue;
-      any = true;
-      b.running = &t;
-      go(b.scheduler, t.place);
-    }
-    unsigned waiting = 0, met = 0;
-    for (unsigned lane : order) waiting |= unsigned(b.threads[first + lane].state == IN_WARP) << lane;
-    for (unsigned lane : order) {
-      const unsigned mask = b.threads[first + lane].mask;
-      if (!(waiting >> lane & 1) || (waiting & mask) != mask) continue;
-      bool all = true;  // wait for each other, and not for others
-      for (unsigned i = 0; i < 32; i++) all = all && (!(mask >> i & 1) || b.threads[first + i].mask == mask);
-      if (all) met |= 1u << lane;
-    }
-    if (!met) return any;
-    for (unsigned lane : order)
-      if (met >> lane & 1) b.threads[first + lane].state = RUNNING;
-  }
-}
-
-inline void run_block(Block& b, char* stacks, std::mt19937& random) {
-  b.arrivals.clear();
-  b.told = false;
-  for (size_t i = 0; i < b.threads.size(); i++) {
-    Thread& t = b.threads[i];
-    t.number = {(unsigned)i};
-    t.state = RUNNING;
-    t.turn = 0;
-    t.copies.assign(1, {});
-    t.products.assign(1, {});
-    t.tells = false;
-    begin(t.place, stacks + i * STACK, STACK - i % 16 * 64, entry);
-  }
-  std::vector<unsigned> lanes(32), warps(b.threads.size() / 32);
-  for (unsigned i = 0; i < 32; i++) lanes[i] = i;
-  for (unsigned i = 0; i < warps.size(); i++) warps[i] = i;
-  for (;;) {
-    bool any = false;
-    std::shuffle(warps.begin(), warps.end(), random);
-    for (unsigned w : warps) any |= run_warp(b, w * 32, lanes, random);
-    size_t done = 0, waiting = 0, early = 0;
-    for (const Thread& t : b.threads)
-      done += t.state == DONE, waiting += t.state == AT_BARRIER, early += t.state == FOR_KERNEL;
-    if (done == b.threads.size()) return;
-    if (early && (early + done == b.threads.size() || !any)) {
-      if (const auto* first = std::exchange(before, nullptr)) (*first)();
-      for (Thread& t : b.threads) t.state = t.state == FOR_KERNEL ? RUNNING : t.state;
-    } else if (waiting == b.threads.size()) {
-      b.told = true;
-      for (Thread& t : b.threads) t.state = RUNNING, b.told = b.told && t.tells, t.tells = false;
-    } else if (!any)
-      stuck(b);
-  }
-}
-
-// All blocks of a launch; the memory of each begins as floats that are no number.
-inline void launch(unsigned grid, unsigned threads, size_t shared, unsigned seed, const std::function<void()>& body) {
-  Block b;
-  b.threads.resize(threads);
-  b.warps.resize(threads / 32);
-  b.grid = {grid};
-  b.body = &body;
-  b.arena = static_cast<unsigned char*>(aligned_alloc(64, (shared + 127) / 64 * 64));
-  char* stacks = static_cast<char*>(mmap(nullptr, threads * STACK, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  std::mt19937 random(seed);
-  Block* outer = now;
-  now = &b;
-  for (unsigned number = 0; number < grid; number++) {
-    b.number = {number};
-    memset(b.arena, 0xff, shared + 64);
-    run_block(b, stacks, random);
-  }
-  now = outer;
-  munmap(stacks, threads * STACK);
-  free(b.arena);
-}
+// All blocks of a launch; the memory of each begins as floats that are no number (emulated_launch.cpp).
+void launch(unsigned grid, unsigned threads, size_t shared, unsigned seed, const std::function<void()>& body);
 
 // What another lane of the warp gives; all lanes of the mask have to come.
 template <class T>
-__attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
+OPTIMIZED __attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
   static_assert(sizeof(T) <= 8, "lanes exchange 64 bits");
   Thread* t = now->running;
   const unsigned turn = t->turn;
@@ -269,11 +176,6 @@ __attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
 }
 
 }  // namespace emulated
-
-extern "C" __attribute__((used, visibility("default"))) inline const std::function<void()>* emulated_begins_early(
-    const std::function<void()>* before) {
-  return std::exchange(emulated::before, before);
-}
 
 #define threadIdx (emulated::now->running->number)
 #define blockIdx (emulated::now->number)

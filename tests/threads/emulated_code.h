@@ -35,12 +35,14 @@ void wait_copies() {
 // By the PTX manual (ldmatrix): lane l holds elements 2 (l % 4) and the next of row l / 4 of each matrix; with .trans, of
 // column l / 4. Rows of matrix i are those of lanes 8 i to 8 i + 7.
 template <int COUNT, bool TURNED>
-inline void matrices(unsigned* to, const void* row) {
-  const unsigned lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2;
+OPTIMIZED inline void matrices(unsigned* to, const void* row) {
+  const unsigned lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2, turn = emulated::now->running->turn;
+  emulated::exchange(0xffffffffu, (uint64_t)row, lane);
+  const emulated::Thread* lanes = &emulated::now->threads[threadIdx.x / 32 * 32];  // what they gave in this turn
   for (unsigned i = 0; i < COUNT; i++) {
     to[i] = 0;
     for (unsigned v = 0; v < 2; v++) {
-      const uint64_t line = emulated::exchange(0xffffffffu, (uint64_t)row, 8 * i + (TURNED ? low + v : high));
+      const uint64_t line = lanes[8 * i + (TURNED ? low + v : high)].exchanged[turn];
       to[i] |= (unsigned)reinterpret_cast<const uint16_t*>(line)[TURNED ? high : low + v] << 16 * v;
     }
   }
@@ -48,7 +50,7 @@ inline void matrices(unsigned* to, const void* row) {
 
 // Elements of fragments by the rows and columns of the PTX manual (mma.m16n8k16).
 template <class T>
-inline void mma_m16n8k16(float* c, const T* a, const T* b) {
+OPTIMIZED inline void mma_m16n8k16(float* c, const T* a, const T* b) {
   emulated::Warp& w = emulated::now->warps[threadIdx.x / 32];
   const int group = threadIdx.x % 32 / 4, within = threadIdx.x % 4;
   for (int i = 0; i < 8; i++) {
@@ -76,26 +78,35 @@ inline void commit_products() { emulated::now->running->products.emplace_back();
 // memory, bits 4 to 6 are then changed by bits 7 to 9.
 inline const unsigned char* described_at(uint64_t form, int line, int step, bool deep) {
   const auto field = [form](int from) { return (size_t)(form >> from & 0x3fff) << 4; };
-  if (form >> 62 != 1) fprintf(stderr, "emulated: a matrix is not swizzled within 128 bytes\n"), abort();
   const size_t at = field(0) + (deep ? line / 8 * field(32) + line % 8 * 128 + step * 2
                                      : line / 64 * field(16) + line % 64 * 2 + step / 8 * field(32) + step % 8 * 128);
   return emulated::now->arena + (at ^ (at >> 7 & 7) << 4);
 }
 
 // A thread has rows 16 w + l / 4 and 8 further of columns 8 j + 2 (l % 4) and the next, for warp w and lane l.
-inline void multiplied(const emulated::Product& p) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  for (int i = 0; i < p.columns / 2; i++) {
-    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    for (int k = 0; k < 16; k++)
-      p.sums[i] += p.number(described_at(p.left, row, k, true)) * p.number(described_at(p.right, column, k, p.deep));
+template <class T>
+OPTIMIZED void multiplied(const emulated::Product& p) {
+  for (uint64_t form : {p.left, p.right})
+    if (form >> 62 != 1) fprintf(stderr, "emulated: a matrix is not swizzled within 128 bytes\n"), abort();
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = warp * 16 + lane / 4;
+  const auto number = [](const unsigned char* at) { return to_float(*reinterpret_cast<const T*>(at)); };
+  float left[2][16], right[16];
+  for (int k = 0; k < 16; k++)
+    for (int below = 0; below < 2; below++) left[below][k] = number(described_at(p.left, row + below * 8, k, true));
+  for (int j = 0; j < p.columns / 4; j++) {
+    const int column = j / 2 * 8 + lane % 4 * 2 + j % 2;
+    for (int k = 0; k < 16; k++) right[k] = number(described_at(p.right, column, k, p.deep));
+    for (int below = 0; below < 2; below++) {
+      float& sum = p.sums[j / 2 * 4 + below * 2 + j % 2];
+      for (int k = 0; k < 16; k++) sum += left[below][k] * right[k];
+    }
   }
 }
 template <int PENDING, int COUNT>
 void wait_products(float (&)[COUNT]) {
   auto& groups = emulated::now->running->products;
   while (groups.size() > PENDING + 1) {
-    for (const emulated::Product& p : groups.front()) multiplied(p);
+    for (const emulated::Product& p : groups.front()) p.multiplied(p);
     groups.erase(groups.begin());
   }
 }
@@ -104,8 +115,7 @@ struct Wgmma {
   template <bool DEEP>
   static void add(float* sums, uint64_t left, uint64_t right) {
     if (!emulated::now->told && emulated::now->arrivals.empty()) fprintf(stderr, "emulated: a matrix unit was not told what was stored\n"), abort();
-    const auto number = [](const void* at) { return to_float(*static_cast<const T*>(at)); };
-    emulated::now->running->products.back().push_back({sums, left, right, N, DEEP, number});
+    emulated::now->running->products.back().push_back({sums, left, right, N, DEEP, multiplied<T>});
   }
 };
 
@@ -130,7 +140,7 @@ void copy_box(T* to, const Map& map, int64_t column, int64_t row, i64* arrival) 
   met.coming.push_back({(unsigned char*)to, here, row, column});
 }
 // By the PTX manual (128B swizzle): bits 4 to 6 of an address in shared memory are changed by bits 7 to 9.
-inline void arrive(const emulated::Box& b) {
+OPTIMIZED inline void arrive(const emulated::Box& b) {
   for (int64_t r = 0; r < b.map.of_box; r++)
     for (int64_t c = 0; c < 64; c++) {
       const int64_t row = b.row + r, column = b.column + c;

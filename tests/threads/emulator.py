@@ -47,7 +47,8 @@ def library_of(text: str, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / f"{name}_{sha256(whole.encode()).hexdigest()[:16]}.cpp"
     source.write_text(whole, encoding="utf-8")
-    return compile_library([source], folder, FLAGS, prelude='#include "cuda.h"\n')
+    launch = compile_library([HERE / "emulated_launch.cpp"], folder, ("-std=c++20", "-O2", f"-I{HERE}"))
+    return compile_library([source, launch], folder, FLAGS, prelude='#include "cuda.h"\n')
 
 
 def compiled(kernels: Mapping[str, Kernel]) -> Path:

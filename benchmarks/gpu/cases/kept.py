@@ -33,11 +33,11 @@ from onnxfuse.render.cuda import device_text
 from onnxfuse.target import GPUS
 from tests.kernels.compiled import Case, fed
 from tests.threads import emulator
-from tests.threads.scheduled import TABLES, kernel_of, library_of, name_of, scheduled
+from tests.threads.scheduled import PER_UNIT, TABLES, kernel_of, library_of, name_of, scheduled, unit_of
 
 Array = npt.NDArray[Any]
 SEED = 2  # of the emulator that results are compared with
-EMULATOR = ("emulated.h", "emulated_code.h")
+EMULATOR = ("emulated.h", "emulated_code.h", "emulated_launch.cpp")
 OWN = ("rows", "divisions", "attention", "products", "tiles")  # tables of kernels that only GPUs have so
 
 
@@ -64,12 +64,18 @@ class Kept:
         with np.load(io.BytesIO(found)) as arrays:
             return tuple(arrays[f"arr_{n}"] for n in range(len(arrays.files)))
 
-    def keep_emulated(self, case: Case, kernel: Kernel, inputs: Sequence[Array], largest: int) -> bool:
-        """Run the emulator, unless what it makes is kept. Whether it is kept then: not if it has too many bytes."""
+    def keep_emulated(
+        self, case: Case, kernel: Kernel, inputs: Sequence[Array], largest: int, few: tuple[Case, ...]
+    ) -> bool:
+        """Run the emulator, unless what it makes is kept. Whether it is kept then: not if it has too many bytes.
+
+        The emulator compiles its kernel with those of `few` others, or of its unit.
+        """
         key = _output_key(case, kernel, inputs)
         if self.folder is None or self._get(key) is not None:
             return self.folder is not None
-        outputs = emulator.run(kernel, name_of(case), inputs, library_of(case), SEED)
+        library = unit_of(few) if few else library_of(case)
+        outputs = emulator.run(kernel, name_of(case), inputs, library, SEED)
         if sum(a.nbytes for a in outputs) > largest:
             return False
         file = io.BytesIO()
@@ -114,15 +120,17 @@ def main(arguments: list[str] | None = None) -> int:
     made = [case for case in cases()[:: asked.every] if isinstance(scheduled(case), Kernel)]
     if "images" in what:
         flags = GPUS[asked.arch].flags
-        texts = [device_text(kernel_of(case), name_of(case)) for case in made] + bandwidth_texts(asked.megabytes)
+        texts = [device_text(kernel_of(case), name_of(case)) for case in made]
+        texts += bandwidth_texts(asked.megabytes, asked.every)
         _each(lambda text: kept.compiled(text, flags), texts, asked.threads, "images")
     if "emulated" in what:
         jobs = [(case, number) for case in made for number in range(len(case.sizes))]
+        few = tuple(made) if len(made) <= PER_UNIT else ()
 
         def emulate(job: tuple[Case, int]) -> None:
             case, number = job
             kernel = kernel_of(case)
-            if not kept.keep_emulated(case, kernel, fed(kernel, case, number), asked.largest):
+            if not kept.keep_emulated(case, kernel, fed(kernel, case, number), asked.largest, few):
                 sys.stdout.write(f"left out, too large: {case.name}\n")
 
         _each(emulate, jobs, 1, "emulated")
@@ -132,12 +140,12 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def bandwidth_texts(megabytes: float) -> list[str]:
-    """The texts of the kernels of bandwidth, as they are named there."""
+def bandwidth_texts(megabytes: float, every: int = 1) -> list[str]:
+    """The texts of the kernels of bandwidth, one of so many, as they are named there."""
     from benchmarks.gpu import bandwidth  # noqa: PLC0415  which takes this module's kept images
     from onnxfuse.measure.gpu import symbol_of  # noqa: PLC0415
 
-    kernels = [kernel_of(case) for case in bandwidth.cases(int(megabytes * 1e6))]
+    kernels = [kernel_of(case) for case in list(bandwidth.cases(int(megabytes * 1e6)))[::every]]
     return [bandwidth.EMPTY, *(device_text(kernel, symbol_of(kernel)) for kernel in kernels)]
 
 

@@ -26,6 +26,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import provider
 from onnxfuse.target.device import Device, Driver
+from tests.caches import own_cache
 from tests.cli.conftest import BUSY, Onnxfuse, chain, two_chains
 from tests.cli.contract.effects import ELSEWHERE, OWN, USUAL, WORDS, Effect, of_all_verbs
 from tests.cli.contract.schema import problems
@@ -106,6 +107,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Path:
     """A folder with all that the rows name, as the program itself writes it."""
     folder = tmp_path_factory.mktemp("template")
     write_models(folder)
+    own_cache(folder / "ready")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("ONNXFUSE_CACHE_DIR", str(kernels))
@@ -144,7 +146,7 @@ def run(onnxfuse: Onnxfuse, template: Path, tmp_path: Path, monkeypatch: pytest.
         nonlocal count
         count += 1
         folder = tmp_path / str(count)
-        shutil.copytree(template, folder)
+        shutil.copytree(template, folder, symlinks=True)
         before = {path.relative_to(folder) for path in folder.rglob("*")}
         with monkeypatch.context() as patch:
             patch.chdir(folder)
