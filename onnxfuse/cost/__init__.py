@@ -210,9 +210,10 @@ def _counted(
     threads = min(target.cores, tasks)
     counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
     compute = counter.cycles() * target.cycle
-    touched = {a.buffer: None for a in counter.accesses if a.buffer not in own}
+    accesses = counter.accesses()
+    touched = {a.buffer: None for a in accesses if a.buffer not in own}
     levels = _levels(touched, sizes, weights, target)
-    near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
+    near, beyond, once = fetched(accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     others = 1 - 1 / target.cores  # share of what is in some core's L2 that is in another one's
     ways = target.stored
     moved = _moved(beyond, levels, (L3, MEMORY), ways) + others * _moved(beyond, levels, (NEAR,), ways)
