@@ -12,13 +12,13 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import TypeAlias, TypeVar
 
-from onnxfuse.cost.count import Counter
+from onnxfuse.cost.count import Counter, latency_of
 from onnxfuse.cost.means import SymbolUnknown
+from onnxfuse.cost.straight import Facts, facts_of
 from onnxfuse.cost.traffic import Fetched, fetched
-from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
-from onnxfuse.ir.kernel import Computed, Kernel, Phase
+from onnxfuse.ir.kernel import Computed, Kernel
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.target import Cpu
 
@@ -100,8 +100,11 @@ def cost_of(
         dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {
             b.name: b.dtype for b in kernel.scratch
         }
-        around = (_items(dtypes), _items(sizes), _items(weights), _items(known))
-        phases = tuple(_phase(p, target, *around) for p in kernel.phases)
+        machine = (target.lanes, latency_of(target), _items(dtypes))
+        around = (_items(sizes), _items(weights), _items(known))
+        facts = [facts_of(phase, *machine) for phase in kernel.phases]
+        pairs = zip(kernel.phases, facts, strict=True)
+        phases = tuple(_phase(found, p.work, target, *around, few=p.few) for p, found in pairs)
     except SymbolUnknown:
         return None
     return Cost(phases, target.dispatch_us * 1e-6)
@@ -185,30 +188,36 @@ def _items(mapping: Mapping[str, T]) -> Items[T]:
 
 @lru_cache(1 << 10)
 def _phase(
-    phase: Phase, target: Cpu, dtypes: Items[DType], sizes: Items[float], weights: Items[float], symbols: Items[int]
+    facts: Facts,
+    work: Index,
+    target: Cpu,
+    sizes: Items[float],
+    weights: Items[float],
+    symbols: Items[int],
+    *,
+    few: bool,
 ) -> PhaseCost:
     """The cost of a phase of a kernel with these buffers; candidates have phases in common."""
-    return _counted(phase, target, dict(dtypes), dict(sizes), dict(weights), dict(symbols))
+    return _counted(facts, work, target, dict(sizes), dict(weights), dict(symbols), few=few)
 
 
 def _counted(
-    phase: Phase,
+    facts: Facts,
+    work: Index,
     target: Cpu,
-    dtypes: Mapping[str, DType],
     sizes: Mapping[str, float],
     weights: Mapping[str, float],
     symbols: Mapping[str, int],
+    *,
+    few: bool,
 ) -> PhaseCost:
-    own = {b.name for b in phase.locals}
-    dtypes = {**dtypes, **{b.name: b.dtype for b in phase.locals}}
-    extents = [*(number(s.pieces, symbols) for s in phase.splits), 1, 1]
-    work = number(phase.work, symbols)
-    outer, inner = parts_of(target.cores, work, extents[0], extents[1])
-    if phase.few:
-        outer, inner = few_parts_of(target.cores, work, extents[0], extents[1])
+    own = {b.name for b in facts.locals}
+    extents = [*(number(s.pieces, symbols) for s in facts.splits), 1, 1]
+    divided = few_parts_of if few else parts_of
+    outer, inner = divided(target.cores, number(work, symbols), extents[0], extents[1])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
-    counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
+    counter = Counter(facts, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, symbols=symbols)
     compute = counter.cycles() * target.cycle
     accesses = counter.accesses()
     touched = {a.buffer: None for a in accesses if a.buffer not in own}

@@ -10,9 +10,8 @@ from typing import assert_never
 from onnxfuse.cost.expressions import index_work
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.statement_cost import StatementCost
-from onnxfuse.cost.straight import SET, Block, Facts, Nested, Straight, facts_of
+from onnxfuse.cost.straight import SET, Block, Facts, Nested, Straight
 from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop, Visit, largest, merged
-from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.kernel import (
@@ -22,7 +21,6 @@ from onnxfuse.ir.kernel import (
     Let,
     Loop,
     Pack,
-    Phase,
     Prefetch,
     ReduceLoop,
     RowPointer,
@@ -48,31 +46,30 @@ PREFETCH = 0.5  # cycles of fetching a line
 POINTED = 1.5  # loads of a step for each row behind a pointer of its own: half of the pointers are not in registers
 
 
+def latency_of(target: Cpu) -> float:
+    """Cycles until a sum can be added to."""
+    return LATENCY / target.clocks
+
+
 @dataclass(slots=True)
 class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
-    phase: Phase
+    facts: Facts
     target: Cpu
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
     even: bool  # whether tasks are so many that no thread has longer ones than the others
-    dtypes: Mapping[str, DType]
-    facts: Facts = field(init=False)
     visits: list[Visit] = field(default_factory=list)
     loops: list[EnclosingLoop] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     kept: dict[Axis, list[float]] = field(default_factory=dict)  # values of axes that are computed
     loop_count: int = 0
 
-    def __post_init__(self) -> None:
-        known = tuple(self.dtypes.items())
-        self.facts = facts_of(self.phase.splits, self.phase.body, self.target.lanes, self._latency, known)
-
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
         over = self.facts.over
-        for at, s in enumerate(self.phase.splits):
+        for at, s in enumerate(self.facts.splits):
             whole = self.number(s.extent)
             mine = whole if at in over else ceil(whole * self.shares[at] / self.parts[at])  # as blocks of one task
             self.values[s.first], self.values[s.last] = 0, mine
@@ -144,11 +141,6 @@ class Counter(Means):
         block.other += len(s.guards)
         block.chains |= inside.chains
 
-    @property
-    def _latency(self) -> float:
-        """Cycles until a sum can be added to."""
-        return LATENCY / self.target.clocks
-
     def _call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> float:
         """Cycles of a statement that is one call of a header's function."""
         match s:
@@ -163,7 +155,7 @@ class Counter(Means):
             case HorizontalReduce():
                 return HORIZONTAL + self.number(s.rows) * 2
             case Prefetch():
-                return PREFETCH * ceil(s.count * self.dtypes[s.buffer].bytes / LINE)
+                return PREFETCH * ceil(s.count * self.facts.dtypes[s.buffer].bytes / LINE)
             case _:
                 assert_never(s)
 
@@ -228,7 +220,7 @@ class Counter(Means):
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
         at_once = self.target.codes if kind.exact else kind.step if short else 1
-        step = max((rows * vectors + widened) / 2, loads, self._latency) / at_once
+        step = max((rows * vectors + widened) / 2, loads, latency_of(self.target)) / at_once
         step += self._in_one_set(s)
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
@@ -260,7 +252,7 @@ class Counter(Means):
             self._access(s.right.buffer, s.ahead.at, depth * s.core.width, right, early=True)
         if isinstance(s.left, Packed):
             self._access(s.left.buffer, s.left.at, depth * rows, left)
-            if s.out not in {b.name for b in self.phase.locals}:
+            if s.out not in {b.name for b in self.facts.locals}:
                 self._access(s.out, s.out_at, rows * s.core.width, sums, stores=True)
             return
         point = self.tables.get(s.left.buffer)

@@ -18,7 +18,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, Split, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, Phase, ReduceLoop, Split, Stmt, Store, When
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
 
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
@@ -51,25 +51,51 @@ class Nested:
 Block: TypeAlias = tuple[Straight | Nested, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Facts:
     """The body of a phase; by split the loop over it, where there is one; and which accesses are `merged`, once known.
 
-    Those are the same for all sizes, and are told by the first count.
+    Those are the same for all sizes, and are told by the first count. Equal phases have one object.
     """
 
+    splits: tuple[Split, ...]
+    locals: tuple[Buffer, ...]
+    dtypes: Mapping[str, DType]
     body: Block
     over: Mapping[int | None, Loop]
     merged: tuple[Merged, ...] | None = None
 
 
-@lru_cache(1 << 8)
-def facts_of(
-    splits: tuple[Split, ...], body: tuple[Stmt, ...], lanes: int, latency: float, dtypes: tuple[tuple[str, DType], ...]
-) -> Facts:
+Dtypes: TypeAlias = tuple[tuple[str, DType], ...]  # of the buffers of a kernel
+_LATEST: dict[int, tuple[Phase, tuple[object, ...], Facts]] = {}  # with the phase, so that no other gets its number
+_REMEMBERED = 64  # phases that are looked at again soon: to hash one, and to compare two, is a walk through both
+
+
+def facts_of(phase: Phase, lanes: int, latency: float, dtypes: Dtypes) -> Facts:
     """The facts of a phase on machines with so many lanes and cycles until a sum can be added to."""
-    reader = _Reader(splits=splits, lanes=lanes, latency=latency, dtypes=dict(dtypes), symbols={})
-    return Facts(reader.block(body), reader.over)
+    around = (lanes, latency, dtypes)
+    known = _LATEST.get(id(phase))
+    if known is not None and known[1] == around:
+        return known[2]
+    if len(_LATEST) >= _REMEMBERED:
+        _LATEST.clear()
+    found = _facts(phase.splits, phase.locals, phase.body, *around)
+    _LATEST[id(phase)] = (phase, around, found)
+    return found
+
+
+@lru_cache(1 << 9)
+def _facts(
+    splits: tuple[Split, ...],
+    locals_: tuple[Buffer, ...],
+    body: tuple[Stmt, ...],
+    lanes: int,
+    latency: float,
+    dtypes: Dtypes,
+) -> Facts:
+    all_ = {**dict(dtypes), **{b.name: b.dtype for b in locals_}}
+    reader = _Reader(splits=splits, lanes=lanes, latency=latency, dtypes=all_, symbols={})
+    return Facts(splits, locals_, all_, reader.block(body), reader.over)
 
 
 @dataclass(slots=True)
