@@ -194,7 +194,8 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
         most = -(-(rows.constant or MANY * tile_rows) // tile_rows)
         for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
             yield WinogradBlocking(transform, block, by_panels=False, keep=False)
-            yield WinogradBlocking(transform, block, by_panels=True, keep=False)
+            if not 0 < columns <= target.panel or block == most:  # blocks of one panel are the same tasks either way
+                yield WinogradBlocking(transform, block, by_panels=True, keep=False)
 
 
 def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes: Mapping[str, int]) -> float:

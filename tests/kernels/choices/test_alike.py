@@ -75,7 +75,7 @@ def test_equal_convolutions_of_other_kernels_are_chosen_once(monkeypatch: pytest
 
 
 def test_a_choice_does_not_depend_on_the_names_of_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a kernel with another image the symbols of a convolution have other numbers; it is chosen once, as it would."""
+    """In a kernel with another image the symbols of a convolution have other numbers; it is chosen once."""
     b = Build()
     other, x = b.input("z", "M", 8, "h", "w"), b.input("x", "N", 64, "H", "W")
     w = b.constant((b.rng.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32))
