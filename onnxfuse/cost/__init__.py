@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from onnxfuse.cost.count import Counter, latency_of
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.straight import Facts, facts_of
-from onnxfuse.cost.traffic import Fetched, fetched
+from onnxfuse.cost.traffic import Fetched, fetched, spans_of
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel
@@ -227,15 +227,15 @@ def _counted(
     ways = target.stored
     moved = _moved(beyond, levels, (L3, MEMORY), ways) + others * _moved(beyond, levels, (NEAR,), ways)
     reached = min(threads * target.bandwidth, target.memory_gbps)
-    loads = {name: min(size, once.loads[name], TWICE * sizes[name] / threads) for name, size in beyond.loads.items()}
+    most = {name: target.reread * size for name, size in spans_of(accesses, sizes).items()}
+    loads = {k: min(x, once.loads[k], most[k], TWICE * sizes[k] / threads) for k, x in beyond.loads.items()}
     stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}
     l2 = _moved(near, {}, (LOCAL,), ways) / target.l2_gbps * 1e-9
     l3 = moved / target.l3_gbps * 1e-9
     memory = _moved(Fetched(loads, stores), levels, (MEMORY,), STORED) * threads / reached * 1e-9
     parts = (compute, l2, l3, memory)
-    most = max(parts)
     waiting = target.barrier_us * 1e-6 if tasks > 1 else 0.0
-    seconds = most + OVERLAP * (sum(parts) - most) + waiting
+    seconds = max(parts) + OVERLAP * (sum(parts) - max(parts)) + waiting
     return PhaseCost(compute, l2, l3, memory, int(moved * threads), tasks, waiting, seconds)
 
 

@@ -130,6 +130,31 @@ def largest(visits: Sequence[Visit], group: Merged) -> Access:
     )
 
 
+def spans_of(accesses: Sequence[Access], sizes: Mapping[str, float]) -> Mapping[str, float]:
+    """Bytes from the first to the last element that one thread loads of each buffer, however many accesses load it."""
+    ends: dict[str, tuple[float, float]] = {}
+    for a in accesses:
+        if not a.stores and not a.early:
+            low, high = _ends(a, sizes[a.buffer])
+            first, last = ends.get(a.buffer, (low, high))
+            ends[a.buffer] = min(first, low), max(last, high)
+    return {name: min(high - low, sizes[name]) for name, (low, high) in ends.items()}
+
+
+def _ends(a: Access, size: float) -> tuple[float, float]:
+    """Bytes of the first element and behind the last where loops begin at 0, of the whole buffer if unknown."""
+    low = float(next((c for mono, c in a.offset.terms if not mono), 0))
+    high = low + a.elements * a.apart + a.spread
+    for run in filter(a.runs_with, a.loops):
+        stride = coefficient(a.offset, run.axis)
+        known = stride.constant if stride is not None else None
+        if known is None:
+            return 0.0, size
+        far = known * run.step * max(run.trips - 1.0, 0.0)
+        low, high = low + min(far, 0.0), high + max(far, 0.0)
+    return low * a.bytes, high * a.bytes
+
+
 def _prefixes(a: Access) -> list[tuple[int, ...]]:
     """The numbers of the loops around an access, down to each depth."""
     numbers = tuple(r.number for r in a.loops)

@@ -88,3 +88,18 @@ def test_stores_count_separately_and_traffic_is_bounded_by_buffer_size():
     )
     assert found.loads == {"x": 100}
     assert found.stores == {"y": 16}
+
+
+def test_what_several_loops_load_reaches_as_far_as_the_last_of_them():
+    """Two loops over the same 10 panels, one over all of each, the other over its second half."""
+    outer = run(0, I, 10)
+    every = Access("w", Index.of(I) * 2048 + J, 16.0, 4, (outer, run(1, J, 128, 16)))
+    half = Access("w", Index.of(I) * 2048 + J + 1024, 16.0, 4, (outer, run(2, J, 64, 16)))
+    early = Access("w", Index.of(I) * 2048 + 2048, 2048.0, 4, (outer,), early=True)
+    stored = Access("y", Index.of(J), 16.0, 4, (run(1, J, 128, 16),), stores=True)
+    sizes = {"w": 1 << 20, "y": 8 * KB}
+    assert traffic.spans_of([every, half, early, stored], sizes) == {"w": 80 * KB}
+    assert traffic.spans_of([half], sizes) == {"w": 76 * KB}
+    assert traffic.spans_of([every], {"w": 50 * KB}) == {"w": 50 * KB}
+    back = Access("w", Index.of(I) * -2048 + 20480, 2048.0, 4, (outer,))
+    assert traffic.spans_of([back, every], sizes) == {"w": 88 * KB}

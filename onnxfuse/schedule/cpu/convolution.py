@@ -29,6 +29,7 @@ TRANSFORMS = (TWO, FOUR)
 GAIN = 0.9  # fraction of the direct algorithm's time on few cores that another algorithm may take at most
 KEPT = 0.6  # fraction of L2 for the transformed filters of all panels
 BLOCKS = (0.4, 0.8)  # fractions of L2 for the transformed inputs of a block
+WHOLE = 1.25  # the same of a single block, for which filters are transformed once, where L2 is small
 MANY = 16  # assumed number of register tiles, where it is not known
 LOOPS = 2  # cycles of loop overhead per vector
 LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
@@ -192,7 +193,9 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
             yield WinogradBlocking(transform, 1, by_panels=False, keep=True)
         tile = matrices * tile_rows * depth
         most = -(-(rows.constant or MANY * tile_rows) // tile_rows)
-        for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
+        blocks = {min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}
+        whole = target.small_l2 and 0 < matrices * (rows.constant or 0) * depth <= WHOLE * target.l2_bytes
+        for block in sorted(blocks | {most} if whole else blocks):
             yield WinogradBlocking(transform, block, by_panels=False, keep=False)
             if not 0 < columns <= target.panel or block == most:  # blocks of one panel are the same tasks either way
                 yield WinogradBlocking(transform, block, by_panels=True, keep=False)
