@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from onnxfuse.cost.count import Counter, latency_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.straight import Facts, facts_of
+from onnxfuse.cost.straight import PhaseFacts, facts_of
 from onnxfuse.cost.traffic import Fetched, fetched, spans_of
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
@@ -188,7 +188,7 @@ def _items(mapping: Mapping[str, T]) -> Items[T]:
 
 @lru_cache(1 << 10)
 def _phase(
-    facts: Facts,
+    facts: PhaseFacts,
     work: Index,
     target: Cpu,
     sizes: Items[float],
@@ -202,7 +202,7 @@ def _phase(
 
 
 def _counted(
-    facts: Facts,
+    facts: PhaseFacts,
     work: Index,
     target: Cpu,
     sizes: Mapping[str, float],

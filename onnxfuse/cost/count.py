@@ -10,7 +10,7 @@ from typing import assert_never
 from onnxfuse.cost.expressions import index_work
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.statement_cost import StatementCost
-from onnxfuse.cost.straight import SET, Block, Facts, Nested, Straight
+from onnxfuse.cost.straight import SET, Block, PhaseFacts, Nested, Straight
 from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop, Visit, largest, merged
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import substitute
@@ -55,7 +55,7 @@ def latency_of(target: Cpu) -> float:
 class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
-    facts: Facts
+    facts: PhaseFacts
     target: Cpu
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them

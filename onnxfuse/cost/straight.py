@@ -52,7 +52,7 @@ Block: TypeAlias = tuple[Straight | Nested, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Facts:
+class PhaseFacts:
     """The body of a phase; by split the loop over it, where there is one; and which accesses are `merged`, once known.
 
     Those are the same for all sizes, and are told by the first count. Equal phases have one object.
@@ -67,11 +67,13 @@ class Facts:
 
 
 Dtypes: TypeAlias = tuple[tuple[str, DType], ...]  # of the buffers of a kernel
-_LATEST: dict[int, tuple[Phase, tuple[object, ...], Facts]] = {}  # with the phase, so that no other gets its number
+_LATEST: dict[
+    int, tuple[Phase, tuple[object, ...], PhaseFacts]
+] = {}  # with the phase, so that no other gets its number
 _REMEMBERED = 64  # phases that are looked at again soon: to hash one, and to compare two, is a walk through both
 
 
-def facts_of(phase: Phase, lanes: int, latency: float, dtypes: Dtypes) -> Facts:
+def facts_of(phase: Phase, lanes: int, latency: float, dtypes: Dtypes) -> PhaseFacts:
     """The facts of a phase on machines with so many lanes and cycles until a sum can be added to."""
     around = (lanes, latency, dtypes)
     known = _LATEST.get(id(phase))
@@ -92,10 +94,10 @@ def _facts(
     lanes: int,
     latency: float,
     dtypes: Dtypes,
-) -> Facts:
+) -> PhaseFacts:
     all_ = {**dict(dtypes), **{b.name: b.dtype for b in locals_}}
     reader = _Reader(splits=splits, lanes=lanes, latency=latency, dtypes=all_, symbols={})
-    return Facts(splits, locals_, all_, reader.block(body), reader.over)
+    return PhaseFacts(splits, locals_, all_, reader.block(body), reader.over)
 
 
 @dataclass(slots=True)
