@@ -10,7 +10,7 @@ from typing import assert_never
 from onnxfuse.cost.expressions import index_work
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.statement_cost import StatementCost
-from onnxfuse.cost.straight import SET, Block, PhaseFacts, Nested, Straight
+from onnxfuse.cost.straight import SET, Block, Nested, PhaseFacts, Straight
 from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop, Visit, largest, merged
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import substitute
