@@ -12,13 +12,13 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import TypeAlias, TypeVar
 
-from onnxfuse.cost.count import Counter
+from onnxfuse.cost.count import Counter, latency_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.traffic import Fetched, fetched
-from onnxfuse.ir.dtype import DType
+from onnxfuse.cost.straight import PhaseFacts, facts_of
+from onnxfuse.cost.traffic import Fetched, fetched, spans_of
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
-from onnxfuse.ir.kernel import Computed, Kernel, Phase
+from onnxfuse.ir.kernel import Computed, Kernel
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.target import Cpu
 
@@ -100,8 +100,11 @@ def cost_of(
         dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {
             b.name: b.dtype for b in kernel.scratch
         }
-        around = (_items(dtypes), _items(sizes), _items(weights), _items(known))
-        phases = tuple(_phase(p, target, *around) for p in kernel.phases)
+        machine = (target.lanes, latency_of(target), _items(dtypes))
+        around = (_items(sizes), _items(weights), _items(known))
+        facts = [facts_of(phase, *machine) for phase in kernel.phases]
+        pairs = zip(kernel.phases, facts, strict=True)
+        phases = tuple(_phase(found, p.work, target, *around, few=p.few) for p, found in pairs)
     except SymbolUnknown:
         return None
     return Cost(phases, target.dispatch_us * 1e-6)
@@ -188,47 +191,54 @@ def _items(mapping: Mapping[str, T]) -> Items[T]:
 
 @lru_cache(1 << 10)
 def _phase(
-    phase: Phase, target: Cpu, dtypes: Items[DType], sizes: Items[float], weights: Items[float], symbols: Items[int]
+    facts: PhaseFacts,
+    work: Index,
+    target: Cpu,
+    sizes: Items[float],
+    weights: Items[float],
+    symbols: Items[int],
+    *,
+    few: bool,
 ) -> PhaseCost:
     """The cost of a phase of a kernel with these buffers; candidates have phases in common."""
-    return _counted(phase, target, dict(dtypes), dict(sizes), dict(weights), dict(symbols))
+    return _counted(facts, work, target, dict(sizes), dict(weights), dict(symbols), few=few)
 
 
 def _counted(
-    phase: Phase,
+    facts: PhaseFacts,
+    work: Index,
     target: Cpu,
-    dtypes: Mapping[str, DType],
     sizes: Mapping[str, float],
     weights: Mapping[str, float],
     symbols: Mapping[str, int],
+    *,
+    few: bool,
 ) -> PhaseCost:
-    own = {b.name for b in phase.locals}
-    dtypes = {**dtypes, **{b.name: b.dtype for b in phase.locals}}
-    extents = [*(number(s.pieces, symbols) for s in phase.splits), 1, 1]
-    work = number(phase.work, symbols)
-    outer, inner = parts_of(target.cores, work, extents[0], extents[1])
-    if phase.few:
-        outer, inner = few_parts_of(target.cores, work, extents[0], extents[1])
+    own = {b.name for b in facts.locals}
+    extents = [*(number(s.pieces, symbols) for s in facts.splits), 1, 1]
+    divided = few_parts_of if few else parts_of
+    outer, inner = divided(target.cores, number(work, symbols), extents[0], extents[1])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
-    counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
+    counter = Counter(facts, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, symbols=symbols)
     compute = counter.cycles() * target.cycle
-    touched = {a.buffer: None for a in counter.accesses if a.buffer not in own}
+    accesses = counter.accesses()
+    touched = {a.buffer: None for a in accesses if a.buffer not in own}
     levels = _levels(touched, sizes, weights, target)
-    near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
+    near, beyond, once = fetched(accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     others = 1 - 1 / target.cores  # share of what is in some core's L2 that is in another one's
     ways = target.stored
     moved = _moved(beyond, levels, (L3, MEMORY), ways) + others * _moved(beyond, levels, (NEAR,), ways)
     reached = min(threads * target.bandwidth, target.memory_gbps)
-    loads = {name: min(size, once.loads[name], TWICE * sizes[name] / threads) for name, size in beyond.loads.items()}
+    most = {name: target.reread * size for name, size in spans_of(accesses, sizes).items()}
+    loads = {k: min(x, once.loads[k], most[k], TWICE * sizes[k] / threads) for k, x in beyond.loads.items()}
     stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}
     l2 = _moved(near, {}, (LOCAL,), ways) / target.l2_gbps * 1e-9
     l3 = moved / target.l3_gbps * 1e-9
     memory = _moved(Fetched(loads, stores), levels, (MEMORY,), STORED) * threads / reached * 1e-9
     parts = (compute, l2, l3, memory)
-    most = max(parts)
     waiting = target.barrier_us * 1e-6 if tasks > 1 else 0.0
-    seconds = most + OVERLAP * (sum(parts) - most) + waiting
+    seconds = max(parts) + OVERLAP * (sum(parts) - max(parts)) + waiting
     return PhaseCost(compute, l2, l3, memory, int(moved * threads), tasks, waiting, seconds)
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
-from onnxfuse.cost.expressions import index_work, loaded_in, work_of
+from onnxfuse.cost.expressions import index_work
 from onnxfuse.cost.means import Means
 from onnxfuse.cost.statement_cost import StatementCost
-from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop
-from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.cost.straight import SET, Block, Nested, PhaseFacts, Straight
+from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop, Visit, largest, merged
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
@@ -22,68 +21,66 @@ from onnxfuse.ir.kernel import (
     Let,
     Loop,
     Pack,
-    Phase,
     Prefetch,
     ReduceLoop,
     RowPointer,
-    Stmt,
     Store,
     When,
-    statements,
 )
 from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
+from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.tile import EVEN_ENTRIES, Channels, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 from onnxfuse.target.cpu import LATENCY
 
-LANE = 1.2  # cycles of an element that is loaded or stored by itself
-SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
-SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
-IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
 CHANNELS = 1.5  # cycles of a product of windows' elements, which are interleaved first
-LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
 STEP = 1.0  # clocks of a loop's own instructions
 CALL = 20.0  # cycles around the steps of a register tile
 SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
-GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
 POINTER = 4.0  # cycles of an entry of a table of row pointers
-PLACE = 4.0  # slots to find where a lane reads, or whether a guard of it holds
 PREFETCH = 0.5  # cycles of fetching a line
 POINTED = 1.5  # loads of a step for each row behind a pointer of its own: half of the pointers are not in registers
+
+
+def latency_of(target: Cpu) -> float:
+    """Cycles until a sum can be added to."""
+    return LATENCY / target.clocks
 
 
 @dataclass(slots=True)
 class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
-    phase: Phase
+    facts: PhaseFacts
     target: Cpu
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
     even: bool  # whether tasks are so many that no thread has longer ones than the others
-    dtypes: Mapping[str, DType]
-    accesses: list[Access] = field(default_factory=list)
+    visits: list[Visit] = field(default_factory=list)
     loops: list[EnclosingLoop] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     kept: dict[Axis, list[float]] = field(default_factory=dict)  # values of axes that are computed
-    vector: Axis | None = None
-    carries: int = 1  # vectors of each reduction whose lanes the loop over it carries
     loop_count: int = 0
 
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
-        over = {self._split(s): s for s in statements(self.phase.body) if isinstance(s, Loop)}
-        for at, s in enumerate(self.phase.splits):
+        over = self.facts.over
+        for at, s in enumerate(self.facts.splits):
             whole = self.number(s.extent)
             mine = whole if at in over else ceil(whole * self.shares[at] / self.parts[at])  # as blocks of one task
             self.values[s.first], self.values[s.last] = 0, mine
         self._tasks(over)
-        return self._block(self.phase.body).cycles * prod(self.parts)
+        return self._block(self.facts.body).cycles * prod(self.parts)
+
+    def accesses(self) -> list[Access]:
+        """What one thread touches, those at constant distances from each other as one."""
+        if self.facts.merged is None:
+            self.facts.merged = merged(self.visits)
+        return [largest(self.visits, group) for group in self.facts.merged]
 
     def _tasks(self, over: Mapping[int | None, Loop]) -> None:
         """The tasks of a thread as loops around all others: what is outside of the loop over a split is done anew."""
@@ -94,62 +91,55 @@ class Counter(Means):
                 self.loops.append(EnclosingLoop(self.loop_count, loop.axis, parts, max(int(each), 1)))
                 self.loop_count += 1
 
-    def _split(self, s: Loop) -> int | None:
-        """Which split of the phase a loop runs over."""
-        return next((i for i, p in enumerate(self.phase.splits) if p.first in axes_of(s.begin)), None)
-
     # statements -------------------------------------------------------------------------------------------------------
 
-    def _block(self, body: tuple[Stmt, ...]) -> StatementCost:
+    def _block(self, body: Block) -> StatementCost:
         block = StatementCost()
         for s in body:
-            self._statement(s, block)
+            if isinstance(s, Straight):
+                block.add(s.cost)
+                block.wait(s.cost.chains)
+                for cycles in s.others:
+                    block.other += cycles
+                if s.touched:
+                    self.visits.append(Visit(s.touched, tuple(self.loops)))
+            else:
+                self._statement(s, block)
         return block
 
-    def _statement(self, s: Stmt, block: StatementCost) -> None:
-        match s:
+    def _statement(self, nested: Nested, block: StatementCost) -> None:
+        match s := nested.statement:
             case Loop():  # what hardly ever runs costs nothing
-                block.other += self._loop(s) if s.kind != "seldom" else 0.0
+                block.other += self._loop(s, nested) if s.kind != "seldom" else 0.0
             case ReduceLoop():
-                self._reduce_loop(s, block)
+                inside = self._block(nested.inside)
+                inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
+                block.add(inside)
+                if s.scope == "lane" and s.part is None:
+                    block.other += HORIZONTAL * len(s.targets)
             case When():
-                self._branch(s, block)
+                self._branch(s, nested.inside, block)
             case Bind():
                 self._bind(s)
                 block.ops += index_work(s.value)
-            case Let():
-                self._scalar(s.value, block)
-            case Accumulate():
-                self._accumulate(s, block)
-            case Store():
-                self._store(s, block)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 block.other += self._call(s)
+            case Let() | Accumulate() | Store():
+                raise TypeError(f"{type(s).__name__} is a statement of a row")
             case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 raise TypeError(f"{type(s).__name__} is a statement of threads, which are not counted")
             case _:
                 assert_never(s)
 
-    def _branch(self, s: When, block: StatementCost) -> None:
+    def _branch(self, s: When, body: Block, block: StatementCost) -> None:
         """A branch, and what it touches, by how often it is taken."""
-        before, share = len(self.accesses), prod(self._share(g) for g in s.guards)
-        inside = self._block(s.body)
+        before, share = len(self.visits), prod(self._share(g) for g in s.guards)
+        inside = self._block(body)
         block.add(inside, share)
-        self.accesses[before:] = [a.in_share(share) for a in self.accesses[before:]]
+        for visit in self.visits[before:]:
+            visit.share *= share
         block.other += len(s.guards)
         block.chains |= inside.chains
-
-    def _accumulate(self, s: Accumulate, block: StatementCost) -> None:
-        for target, value in zip(s.targets, s.values, strict=True):
-            fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
-            self._scalar(value, block)
-            block.ops += 0.0 if fused else FUNCTIONS[s.combine].cost if s.combine in FUNCTIONS else 1.0
-            block.chains[target] = block.chains.get(target, 0.0) + self._latency / (self.carries if s.carried else 1)
-
-    @property
-    def _latency(self) -> float:
-        """Cycles until a sum can be added to."""
-        return LATENCY / self.target.clocks
 
     def _call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> float:
         """Cycles of a statement that is one call of a header's function."""
@@ -165,55 +155,28 @@ class Counter(Means):
             case HorizontalReduce():
                 return HORIZONTAL + self.number(s.rows) * 2
             case Prefetch():
-                return PREFETCH * ceil(s.count * self.dtypes[s.buffer].bytes / LINE)
+                return PREFETCH * ceil(s.count * self.facts.dtypes[s.buffer].bytes / LINE)
             case _:
                 assert_never(s)
 
-    def _loop(self, s: Loop) -> float:
+    def _loop(self, s: Loop, nested: Nested) -> float:
         """Cycles of a whole loop."""
-        whole = max(self.number(s.end) - self.number(s.begin), 0)
-        split = self._split(s)
+        whole, split = max(self.number(s.end) - self.number(s.begin), 0), nested.split
         mine = whole * self.shares[split] if split is not None else whole
         extent = mine / self.parts[split] if split is not None else mine  # of one task
         step = self.target.lanes if s.kind == "vector" else 1
         trips = ceil(extent / step) if step > 1 else extent
         run = EnclosingLoop(self.loop_count, s.axis, trips, step, whole if self.even else mine)
         self.loop_count += 1
-        saved = self.vector, self.carries
-        self._begin(s)
+        self.begins(s.axis, s.begin, [r.axis for r in self.loops])
         self.loops.append(run)
         begin = self.number(s.begin)
         self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
-        if s.kind == "vector":
-            self.vector, self.carries = s.axis, max(s.carries, 1)
-        block = StatementCost()
-        for inner in s.body:
-            self._statement(inner, block)
+        block = self._block(nested.inside)
         self.loops.pop()
-        self.vector, self.carries = saved
         cut = min(1.0, trips * step - extent)  # how often the last vector is not whole, of loops of about this length
         tail = cut * block.stores * self.target.tail
         return tail + trips * (block.cycles + (STEP / self.target.clocks if s.kind != "unroll" else 0.0))
-
-    def _begin(self, s: Loop) -> None:
-        """Count the axis of a loop from where it begins, if that depends on the loops around it.
-
-        What is touched in there is then seen to be another part of a buffer in each iteration of those.
-        """
-        begin = self.whole(s.begin)
-        if any(run.axis in axes_of(begin) for run in self.loops):
-            self.bound[s.axis] = begin + Index.of(s.axis)
-        else:
-            self.bound.pop(s.axis, None)
-
-    def _reduce_loop(self, s: ReduceLoop, block: StatementCost) -> None:
-        inside = StatementCost()
-        for b in s.body:
-            self._statement(b, inside)
-        inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
-        block.add(inside)
-        if s.scope == "lane" and s.part is None:
-            block.other += HORIZONTAL * len(s.targets)
 
     def _bind(self, s: Bind) -> None:
         """The mean of an axis that is computed, over the values of the innermost loop that it runs with."""
@@ -258,7 +221,7 @@ class Counter(Means):
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
         at_once = self.target.codes if kind.exact else kind.step if short else 1
-        step = max((rows * vectors + widened) / 2, loads, self._latency) / at_once
+        step = max((rows * vectors + widened) / 2, loads, latency_of(self.target)) / at_once
         step += self._in_one_set(s)
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
@@ -290,7 +253,7 @@ class Counter(Means):
             self._access(s.right.buffer, s.ahead.at, depth * s.core.width, right, early=True)
         if isinstance(s.left, Packed):
             self._access(s.left.buffer, s.left.at, depth * rows, left)
-            if s.out not in {b.name for b in self.phase.locals}:
+            if s.out not in {b.name for b in self.facts.locals}:
                 self._access(s.out, s.out_at, rows * s.core.width, sums, stores=True)
             return
         point = self.tables.get(s.left.buffer)
@@ -312,90 +275,8 @@ class Counter(Means):
         apart = APART * self.number(s.k.extent) if s.apart else 0.0
         return CALL + PACKED * elements * max(1.0, self.target.lanes / rows) + apart
 
-    def _scalar(self, x: Scalar, block: StatementCost) -> None:
-        """Count an expression; equal parts of it count once."""
-        ops, reads = work_of(x)
-        block.ops += ops
-        for node in reads:
-            if isinstance(node, Load):
-                self._load(node, block)
-            else:
-                self._guards(node.guards, block)
-                if node.lanes is not None and node.lanes.kind == "gathered":
-                    block.other += LANE * self.target.lanes * node.dtype.bytes / 4
-
-    def _load(self, node: Load, block: StatementCost) -> None:
-        """Count one load by how its lanes are made, and remember what it touches."""
-        self._guards(node.guards, block)
-        wide, lanes = max(1.0, node.dtype.bytes / 4), node.lanes or Lanes("broadcast")
-        apart = self._touch(node.source, node.index[0], node.dtype)
-        match lanes.kind:
-            case "gathered" | "guarded":
-                looked_up = [e for a in loaded_in(node.index[0]) for e in a.at]
-                each = GUARDED if lanes.kind == "guarded" else 0.0
-                each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
-                block.other += each * self.target.lanes
-            case "piecewise":
-                block.loads += wide
-                block.ops += 2 * PLACE * (1 + len(node.guards))
-            case "strided" | "masked":
-                block.loads += wide * max(lanes.step, 1)
-                block.ops += SORTED * wide * max(lanes.step - 1, 0)
-            case _:
-                block.loads += wide
-
-    def _alone(self, apart: int | None, dtype: DType) -> float:
-        """Cycles of an element that is loaded or stored by itself, so far apart from that of the next lane."""
-        if apart in (0, 1):
-            return 0.0
-        return LANE if (apart or 1) * dtype.bytes % SET else IN_ONE_SET
-
-    def _varies(self, e: Index) -> bool:
-        """Whether an index differs between the lanes of a vector."""
-        return self.vector is not None and self.vector in axes_of(self.whole(e))
-
-    def _guards(self, guards: tuple[Guard, ...], block: StatementCost) -> None:
-        """Count guards: those that differ between the lanes of a vector are masks."""
-        block.ops += sum(2.0 if self._varies(g.index) else 1.0 for g in guards)
-
-    def _touch(self, buffer: str, offset: Index, dtype: DType, *, stores: bool = False) -> int | None:
-        """Remember what an access touches; the elements from lane to lane, None where that is no number."""
-        whole = self.whole(offset)
-        for a in loaded_in(offset):
-            self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
-        varies = self.vector is not None and self.vector in axes_of(whole)
-        stride = coefficient(whole, self.vector) if varies and self.vector else ZERO
-        apart = abs(stride.constant or 1) if stride is not None else 1
-        elements = float(self.target.lanes) if varies else 1.0
-        self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
-        return stride.constant if stride is not None else None
-
-    def _store(self, s: Store, block: StatementCost) -> None:
-        """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
-        for value in s.values:
-            self._scalar(value, block)
-        dtype, count = self.dtypes[s.buffer], len(s.values)
-        if s.behind:
-            block.ops += count * (count - 1)
-            block.stores += count
-            self._access(s.buffer, s.offset, float(count * self.target.lanes), dtype.bytes, stores=True)
-            return
-        apart = self._touch(s.buffer, s.offset, dtype, stores=True)
-        if s.scattered:
-            block.other += self._alone(apart, dtype) * self.target.lanes
-        else:
-            block.stores += max(1.0, dtype.bytes / 4)
-
     def _access(
-        self,
-        buffer: str,
-        offset: Index,
-        elements: float,
-        size: int,
-        *,
-        stores: bool = False,
-        apart: int = 1,
-        early: bool = False,
+        self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, early: bool = False
     ) -> None:
-        found = Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart, early=early)
-        self.accesses.append(found)
+        found = Access(buffer, self.whole(offset), elements, size, (), stores, early=early)
+        self.visits.append(Visit((found,), tuple(self.loops)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -50,6 +50,17 @@ class Means:
         if isinstance(atom, Entry):
             return sum(atom.table.values) / max(len(atom.table.values), 1)
         return self.number(atom.extent) / 2
+
+    def begins(self, axis: Axis, begin: Index, around: Collection[Axis]) -> None:
+        """Count the axis of a loop from where it begins, if that depends on the axes of loops around it.
+
+        What is touched in there is then seen to be another part of a buffer in each iteration of those.
+        """
+        first = self.whole(begin)
+        if axes_of(first).isdisjoint(around):
+            self.bound.pop(axis, None)
+        else:
+            self.bound[axis] = first + Index.of(axis)
 
     def whole(self, e: Index) -> Index:
         """An index in loop axes alone: bound ones are spelled out."""

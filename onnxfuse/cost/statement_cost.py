@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -21,6 +22,11 @@ class StatementCost:
         self.loads += share * inside.loads
         self.stores += share * inside.stores
         self.other += share * inside.other
+
+    def wait(self, chains: Mapping[str, float]) -> None:
+        """Accumulators that are added to."""
+        for target, cycles in chains.items():
+            self.chains[target] = self.chains.get(target, 0.0) + cycles
 
     @property
     def cycles(self) -> float:

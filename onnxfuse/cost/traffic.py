@@ -7,7 +7,7 @@ anew. Footprints are spans of affine offsets, and never more than the buffer its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
@@ -46,10 +46,6 @@ class Access:
         """Whether other elements are touched in other iterations of a loop."""
         return run.axis in axes_of(self.offset)
 
-    def in_share(self, share: float) -> Access:
-        """The access, made in so large a share of the iterations only."""
-        return replace(self, elements=self.elements * share)
-
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -59,10 +55,35 @@ class Fetched:
     stores: Mapping[str, float]
 
 
+@dataclass(slots=True)
+class Visit:
+    """Accesses that are made together, in the same loops and in such a `share` of their iterations."""
+
+    accesses: tuple[Access, ...]  # without loops
+    loops: tuple[EnclosingLoop, ...]
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Accesses that count as one: of which visit each is, and its place in it; and as `Access` says it, how far apart.
+
+    `offset` is that of the first element.
+    """
+
+    offset: Index
+    members: tuple[tuple[int, int], ...]
+    places: int
+    spread: int
+
+
 def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], *capacities: float) -> tuple[Fetched, ...]:
-    """What goes into and out of caches of these capacities in bytes. `sizes` are bytes of whole buffers."""
+    """What goes into and out of caches of these capacities in bytes. `sizes` are bytes of whole buffers.
+
+    Accesses at constant distances from each other are one.
+    """
     working: dict[tuple[int, ...], float] = {}
-    found = [(a, _prefixes(a), _footprints(a, sizes[a.buffer])) for a in _distinct(accesses)]
+    found = [(a, _prefixes(a), _footprints(a, sizes[a.buffer])) for a in accesses]
     for _, keys, prints in found:
         for key, size in zip(keys, prints, strict=True):
             working[key] = working.get(key, 0.0) + size
@@ -79,24 +100,65 @@ def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], *capacities:
     return tuple(out)
 
 
+def merged(visits: Sequence[Visit]) -> tuple[Merged, ...]:
+    """Accesses of the same loops at constant distances from each other as one, such as the taps of a window."""
+    found: dict[tuple[object, ...], tuple[dict[tuple[int, float], tuple[int, int]], set[int]]] = {}
+    rests: list[Index] = []  # of offsets, without constants
+    for at, visit in enumerate(visits):
+        around = tuple(r.number for r in visit.loops)
+        for place, a in enumerate(visit.accesses):
+            constant = next((c for mono, c in a.offset.terms if not mono), 0)
+            rest = a.offset - constant if constant else a.offset
+            key = (a.buffer, around, rest, a.stores, a.early)
+            if key not in found:
+                found[key] = ({}, set())
+                rests.append(rest)
+            members, constants = found[key]
+            members.setdefault((at, a.elements), (at, place))
+            constants.add(constant)
+    pairs = zip(rests, found.values(), strict=True)
+    return tuple(Merged(rest + min(c), tuple(m.values()), len(c), max(c) - min(c)) for rest, (m, c) in pairs)
+
+
+def largest(visits: Sequence[Visit], group: Merged) -> Access:
+    """Of accesses that count as one, the first that touches the most elements, as all of them."""
+    pairs = [(visits[at], visits[at].accesses[place]) for at, place in group.members]
+    visit, a = max(pairs, key=lambda pair: pair[1].elements * pair[0].share)
+    elements, loops = a.elements * visit.share, visit.loops
+    return Access(
+        a.buffer, group.offset, elements, a.bytes, loops, a.stores, a.apart, group.places, group.spread, a.early
+    )
+
+
+def spans_of(accesses: Sequence[Access], sizes: Mapping[str, float]) -> Mapping[str, float]:
+    """Bytes from the first to the last element that one thread loads of each buffer, however many accesses load it."""
+    ends: dict[str, tuple[float, float]] = {}
+    for a in accesses:
+        if not a.stores and not a.early:
+            low, high = _ends(a, sizes[a.buffer])
+            first, last = ends.get(a.buffer, (low, high))
+            ends[a.buffer] = min(first, low), max(last, high)
+    return {name: min(high - low, sizes[name]) for name, (low, high) in ends.items()}
+
+
+def _ends(a: Access, size: float) -> tuple[float, float]:
+    """Bytes of the first element and behind the last where loops begin at 0, of the whole buffer if unknown."""
+    low = float(next((c for mono, c in a.offset.terms if not mono), 0))
+    high = low + a.elements * a.apart + a.spread
+    for run in filter(a.runs_with, a.loops):
+        stride = coefficient(a.offset, run.axis)
+        known = stride.constant if stride is not None else None
+        if known is None:
+            return 0.0, size
+        far = known * run.step * max(run.trips - 1.0, 0.0)
+        low, high = low + min(far, 0.0), high + max(far, 0.0)
+    return low * a.bytes, high * a.bytes
+
+
 def _prefixes(a: Access) -> list[tuple[int, ...]]:
     """The numbers of the loops around an access, down to each depth."""
     numbers = tuple(r.number for r in a.loops)
     return [numbers[:depth] for depth in range(len(numbers) + 1)]
-
-
-def _distinct(accesses: Sequence[Access]) -> list[Access]:
-    """Accesses of the same loops at constant distances from each other made one, such as the taps of a window."""
-    found: dict[tuple[str, tuple[int, ...], Index, bool, bool], tuple[Access, set[int]]] = {}
-    for a in accesses:
-        constant = next((c for mono, c in a.offset.terms if not mono), 0)
-        offset = a.offset - constant if constant else a.offset
-        key = (a.buffer, tuple(r.number for r in a.loops), offset, a.stores, a.early)
-        first, constants = found.setdefault(key, (a, set()))
-        constants.add(constant)
-        if a.elements > first.elements:
-            found[key] = (a, constants)
-    return [replace(a, places=len(c), spread=max(c) - min(c)) if len(c) > 1 else a for a, c in found.values()]
 
 
 def _footprints(a: Access, size: float) -> list[float]:

@@ -88,10 +88,10 @@ class _Predictor:
     def losing(self, part: GroupBuild) -> Times | None:
         """The times of a group where it loses least, if it loses everywhere; a pool alone, if in half of the cases."""
         graph = self.plan.graph
-        found = self._of(part, _sizes(graph, part))
-        if is_pool(part.group, graph, _kinds(graph, part)):
+        found, kinds = self._of(part, _sizes(graph, part)), _kinds(graph, part)
+        if is_pool(part.group, graph, kinds):
             lost = 2 * sum(t.ratio > EVEN for t in found) >= len(found)
-        elif any(self.backend.legality.wins(k) for k in _kinds(graph, part).values() if isinstance(k, Kind)):
+        elif any(self.backend.legality.wins(k) for k in kinds.values() if isinstance(k, Kind)):
             lost = any(t.ratio > EVEN for t in found)
         elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
             lost = all(t.ratio > EVEN for t in found)

@@ -55,6 +55,7 @@ class Cpu(Target):
     l3_gbps: float = 60.0
     memory_gbps: float = 30.0  # from memory by all cores together; one core reaches `bandwidth`
     stored: float = 2.0  # ways of a line that is stored to a cache: 1 where it is fetched and written back at a time
+    reread: float = inf  # times that a thread fetches from memory at most what several loops of a phase load
     early_lines: tuple[float, float] = (1.0, inf)  # as in `EarlyLines`, of results that exceed these shares of L2
     streams: float = inf  # of lines that its prefetchers follow at a time: loops over more fetch what they read next
     tail: float = 0.0  # cycles that the last vector of a loop takes longer to store if it is not whole
@@ -135,7 +136,7 @@ CPUS: dict[str, Cpu] = {
         Cpu(
             "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,
             l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0, codes=1.3, early_lines=(0.25, 0.25), lines_ahead=0.5,
-            streams=12, tail=6.0,
+            streams=12, tail=6.0, reread=1.0,
         ),
         Cpu(
             "aarch64", "aarch64", ("-march=armv8-a",), (), lanes=4, rows=12, panel=8, l1_bytes=32 * _K,

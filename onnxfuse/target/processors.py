@@ -40,7 +40,7 @@ PROCESSORS = {
         Processor("alderlake", 8, 150.0, 48 * _K, 1280 * _K, 24 * _M, 200.0, 60.0, 30.0, 45.0),
         Processor("zen", 4, 48.0, 32 * _K, 512 * _K, 8 * _M, 75.0, 50.0, 16.0, 25.0),
         Processor("zen2", 8, 105.0, 32 * _K, 512 * _K, 16 * _M, 90.0, 60.0, 20.0, 30.0),
-        Processor("zen3", 8, 94.0, 32 * _K, 512 * _K, 8 * _M, 95.0, 60.0, 11.0, 20.0),  # measured, beside neighbours
+        Processor("zen3", 8, 94.0, 32 * _K, 512 * _K, 8 * _M, 95.0, 60.0, 11.0, 20.0, stored=1.2),  # beside neighbours
         Processor("zen4", 8, 118.0, 32 * _K, 1 * _M, 32 * _M, 115.0, 98.0, 30.0, 40.0, stored=1.0),  # caches measured
         Processor("zen5", 16, 250.0, 48 * _K, 1 * _M, 32 * _M, 250.0, 116.0, 40.0, 50.0),  # measured
         Processor("neoverse-n1", 4, 44.0, 64 * _K, 1 * _M, 32 * _M, 70.0, 30.0, 15.0, 25.0),

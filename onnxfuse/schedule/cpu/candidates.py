@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from onnxfuse.cost import cost_of
+from onnxfuse.cost import Cost, cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Kernel, Phase, RankedSchedules
@@ -109,22 +109,23 @@ class CostRanking:
         return tuple(replace(self.target, cores=cores) for cores in counts)
 
     def seconds(self, candidate: ScheduleCandidate, values: Mapping[str, int]) -> tuple[float, ...]:
-        """The predicted seconds on each of the machines, given a value for each symbol of the kernel.
+        """The predicted seconds on each of the machines, given a value for each symbol of the kernel."""
+        kernel = self.complete(candidate)
+        return tuple(self.cost(candidate, kernel, values, machine).seconds for machine in self.machines)
 
-        The cost is that of the legalized kernel.
-        """
+    def complete(self, candidate: ScheduleCandidate) -> Kernel:
+        """The legalized kernel with this candidate, whose cost it has."""
         kernel = replace(self.kernel, scratch=(*self.kernel.scratch, *candidate.scratch), phases=candidate.phases)
-        kernel = kernel if kernel.legal else legalize(kernel)
-        return tuple(self.time(candidate, kernel, values, machine) for machine in self.machines)
+        return kernel if kernel.legal else legalize(kernel)
 
-    def time(self, candidate: ScheduleCandidate, kernel: Kernel, values: Mapping[str, int], machine: Cpu) -> float:
-        """The predicted seconds of a kernel with this candidate on a machine.
+    def cost(self, candidate: ScheduleCandidate, kernel: Kernel, values: Mapping[str, int], machine: Cpu) -> Cost:
+        """The predicted cost of a kernel with this candidate on a machine.
 
         AssertionError where a symbol has no value: a candidate without a price would lose in silence.
         """
         found = cost_of(kernel, machine, self.weights, self.run_weight_bytes, values)
         assert found is not None, f"schedule: no size is assumed for a symbol: {candidate.name or 'kernel'}"
-        return found.seconds
+        return found
 
 
 def ranked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, inf, prod
 
 from onnxfuse.cost import number
@@ -18,7 +18,7 @@ from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.schedule_keys import buffers_of, form_of, restricted
-from onnxfuse.schedule.cpu.toom import FOUR, TWO
+from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.cpu.winograd import FilterNests, Windows, WinogradBlocking, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.jobs import Job
@@ -29,6 +29,7 @@ TRANSFORMS = (TWO, FOUR)
 GAIN = 0.9  # fraction of the direct algorithm's time on few cores that another algorithm may take at most
 KEPT = 0.6  # fraction of L2 for the transformed filters of all panels
 BLOCKS = (0.4, 0.8)  # fractions of L2 for the transformed inputs of a block
+WHOLE = 1.25  # the same of a single block, for which filters are transformed once, where L2 is small
 MANY = 16  # assumed number of register tiles, where it is not known
 LOOPS = 2  # cycles of loop overhead per vector
 LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
@@ -96,28 +97,39 @@ class ContractionPhase:
         return Decided(direct.name, (choice,), found.division, self, found.candidate)
 
     def _faster(self, direct: ScheduleCandidate) -> Faster | None:
-        """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None."""
+        """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None.
+
+        All divisions of a transform compute about as much for each tile: how much more than the least, the first tells.
+        """
         t = self.job.tiled
         windows = windows_of(t, self.places) if t is not None else None
         if t is None or windows is None:
             return None
-        sizes, target = self._assumed_sizes(t, windows), self.ranking.target
-        times = self.ranking.seconds(direct, sizes)
+        sizes, ranking = self._assumed_sizes(t, windows), self.ranking
+        machines, times = ranking.machines, ranking.seconds(direct, sizes)
         order = []
-        for at, each in enumerate(divisions_of(t, windows, target)):
-            least = [least_seconds(t, windows, each, machine, sizes) for machine in self.ranking.machines]
-            order.append((prod(least), at, least[FEW], each))
+        for at, each in enumerate(divisions_of(t, windows, ranking.target)):
+            least = [least_seconds(t, windows, each, machine, sizes) for machine in machines]
+            order.append((prod(least), at, least, each))
         best, found = prod(times), None
         taken = -1
         filters: FilterNests = {}
-        for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
-            if least_ > best or here >= GAIN * times[FEW]:
+        factors: dict[Transform, float] = {}  # of the time that a transform computes over the least
+        for product_, at, least, each in sorted(order, key=lambda x: x[:2]):
+            factor = factors.get(each.transform, 1.0)
+            if product_ * factor ** len(machines) > best or least[FEW] * factor >= GAIN * times[FEW]:
                 continue
             candidate = self.by_winograd(each, filters)
-            made = self.ranking.seconds(candidate, sizes)
-            total = prod(made) if made[FEW] < GAIN * times[FEW] else inf
+            kernel = ranking.complete(candidate)
+            cost = partial(ranking.cost, candidate, kernel, sizes)
+            alone, few = cost(machines[0]), cost(machines[FEW])
+            computed = sum(p.compute for p in alone.phases) / least[0] if least[0] else 1.0
+            factors[each.transform] = max(1.0, min(factors.get(each.transform, inf), computed))
+            if few.seconds >= GAIN * times[FEW]:
+                continue
+            total = prod((alone.seconds, few.seconds, *(cost(machine).seconds for machine in machines[FEW + 1 :])))
             if total < best or (total == best and found is not None and at < taken):
-                best, taken, found = total, at, Faster(each, candidate, made[FEW], times[FEW])
+                best, taken, found = total, at, Faster(each, candidate, few.seconds, times[FEW])
         return found
 
     def _assumed_sizes(self, t: Tiled, w: Windows) -> Mapping[str, int]:
@@ -181,9 +193,12 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
             yield WinogradBlocking(transform, 1, by_panels=False, keep=True)
         tile = matrices * tile_rows * depth
         most = -(-(rows.constant or MANY * tile_rows) // tile_rows)
-        for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
+        blocks = {min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}
+        whole = target.small_l2 and 0 < matrices * (rows.constant or 0) * depth <= WHOLE * target.l2_bytes
+        for block in sorted(blocks | {most} if whole else blocks):
             yield WinogradBlocking(transform, block, by_panels=False, keep=False)
-            yield WinogradBlocking(transform, block, by_panels=True, keep=False)
+            if not 0 < columns <= target.panel or block == most:  # blocks of one panel are the same tasks either way
+                yield WinogradBlocking(transform, block, by_panels=True, keep=False)
 
 
 def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes: Mapping[str, int]) -> float:

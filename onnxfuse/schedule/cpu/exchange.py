@@ -45,12 +45,14 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     shared = dict(zip(t.rows, unflatten(Index.of(m), _extents(t.rows)), strict=True))
     shared |= dict(zip(t.lines, unflatten(Index.of(line), _extents(t.lines)), strict=True))
     frame = Frame(shared, m, Index.of(Axis("m0", rows)), tile_rows, places)
+    multiplied = _Multiplied(job, t, frame, panel, width, target)
+    blocks = multiplied.blocks
     l0, l1, p0, p1 = (
-        Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1))
+        Axis(f"{name}{end}", extent + end) for name, extent in (("l", line.extent), ("p", blocks)) for end in (0, 1)
     )
-    inner = _Multiplied(job, t, frame, panel, width, target).panels(Index.of(p0), Index.of(p1))
+    inner = multiplied.panels(Index.of(p0), Index.of(p1))
     body = Loop(line, Index.of(l0), Index.of(l1), "serial", (inner,))
-    splits = (Split(l0, l1, line.extent), Split(p0, p1, panels))
+    splits = (Split(l0, l1, line.extent), Split(p0, p1, blocks))
     computed = (
         floor_div(rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows * panels * width
     )  # unused ones included
@@ -74,8 +76,14 @@ class _Multiplied:
     width: int
     target: Cpu
 
+    @property
+    def blocks(self) -> Index:
+        """How many blocks of panels there are that are multiplied together."""
+        together = self.together
+        return self.panel.extent if together == 1 else floor_div(self.panel.extent + (together - 1), Index.of(together))
+
     def panels(self, begin: Index, end: Index) -> Stmt:
-        """All panels from `begin` to `end`: the whole reduction at once, or in parts if a panel does not fit in L1."""
+        """The blocks of panels from `begin` to `end`: the whole reduction at once, or in parts if one exceeds L1."""
         t, frame, width, tile_rows = self.tiled, self.frame, self.width, self.frame.tile_rows
         row, stop = frame.row, Axis("jn", Index.of(width + 1))
         assert row is not None
@@ -85,10 +93,9 @@ class _Multiplied:
             Bind(Axis("m0", row.extent), Index.of(at) * tile_rows),
             Bind(last_row, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
-        outer = self.outer(tiles * tile_rows)
+        outer, together = self.outer, self.together
         depth, some = (product(_extents(ranges)) for ranges in (t.ranges, t.ranges[outer:]))
-        together = 1 if outer else self.together(some)
-        first, last = Axis("pf", self.panel.extent), Axis("pl", self.panel.extent + 1)
+        first = Axis("pf", self.panel.extent)
         here = (Index.of(self.panel) - first) * some * width if together > 1 else ZERO
         sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
         frame.local(SIDE, some * width * together)
@@ -113,31 +120,44 @@ class _Multiplied:
         if together == 1:
             multiplied = Loop(at, ZERO, tiles, "serial", (*window, tile, *stored))
             return Loop(self.panel, begin, end, "serial", (*packed, multiplied))
-        block = Axis("pb", floor_div(self.panel.extent + (together - 1), Index.of(together)))
-        of_block = (Index.of(first), Index.of(last))
-        start = begin + Index.of(block) * together
-        packed = (*self.next_pixels(together), *packed)
         stored = tuple(x for x in stored if x != known)  # bound before the tile
         finished = (known, tile, *self.next_results(together, Index.of(last_row)), *stored)
+        return self._blocks(
+            begin, end, (*self.next_pixels(together), *packed), Loop(at, ZERO, tiles, "serial", window), finished
+        )
+
+    def _blocks(
+        self, begin: Index, end: Index, packed: tuple[Stmt, ...], tiles: Loop, finished: tuple[Stmt, ...]
+    ) -> Loop:
+        """Blocks from `begin` to `end`: each panel is `packed`, then for `tiles` of filters each panel is `finished`.
+
+        The number of a panel is spelled by that of its block, so that what a task moves is seen to differ by block.
+        """
+        together = self.together
+        block, among = Axis("pb", self.blocks), Axis("pi", Index.of(together))
+        first, last = Axis("pf", self.panel.extent), Axis("pl", self.panel.extent + 1)
+        start, number = Index.of(block) * together, Bind(self.panel, Index.of(first) + among)
+        each = Loop(among, ZERO, Index.of(last) - first, "serial", (number,))
         body = (
             Bind(first, start),
-            Bind(last, start + together, end),
-            Loop(self.panel, *of_block, "serial", packed),
-            Loop(at, ZERO, tiles, "serial", (*window, Loop(self.panel, *of_block, "serial", finished))),
+            Bind(last, start + together, self.panel.extent),
+            replace(each, body=(number, *packed)),
+            replace(tiles, body=(*tiles.body, replace(each, body=(number, *finished)))),
         )
-        return Loop(block, ZERO, floor_div(end - begin + (together - 1), Index.of(together)), "serial", body)
+        return Loop(block, begin, end, "serial", body)
 
-    def together(self, steps: Index) -> int:
-        """How many panels of so many steps are multiplied together.
+    @property
+    def together(self) -> int:
+        """How many panels are multiplied together.
 
         One, if the streams are few, or if both images are known to stay in L2 or not known.
         """
         t, lines = self.tiled, product(_extents(self.tiled.lines or ())).constant
         streams = (self._rows_of_pixels().constant or 0, product(_extents(t.rows)).constant or 0)
-        pixels, depth = t.places.constant, steps.constant
+        pixels, depth = t.places.constant, product(_extents(t.ranges)).constant
         if t.pitch or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
             return 1
-        if sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
+        if self.outer or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
             return 1
         return max(1, min(TOGETHER, int(NEAR * self.target.l1_bytes) // (F32.bytes * self.width * depth)))
 
@@ -174,9 +194,12 @@ class _Multiplied:
         fetched = Prefetch(place.buffer, place.offset(dims), self.width)
         return (Loop(row, self.frame.first, end, "serial", (fetched,)),)
 
-    def outer(self, rows: Index) -> int:
+    @property
+    def outer(self) -> int:
         """How many of the reduction axes, from the first one on, iterate over parts of the reduction."""
         room = NEAR * self.target.l1_bytes / (F32.bytes * self.width)
+        tile_rows, all_rows = self.frame.tile_rows, product(_extents(self.tiled.rows))
+        rows = floor_div(all_rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows
         extents = [a.extent.constant for a in self.tiled.ranges]
         known = [e for e in extents if e is not None]
         if len(known) < len(extents) or (rows.constant or room + 1) > room:

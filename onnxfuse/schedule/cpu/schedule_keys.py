@@ -6,11 +6,11 @@ choice considers only the buffers that the contraction itself reads and writes, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, rebuild
-from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, atoms
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol, atoms, symbols_of
 from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -41,7 +41,10 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     indices = [*nest.dims, *(e for x in scalars for e in indices_of(x))]
     if any(isinstance(a, (Entry, Loaded)) for e in indices for a in atoms(e)):
         return None
-    names = _Names(places)
+    params = (*own.kernel.inputs, *own.kernel.outputs)
+    extents = [a.extent for a in (*nest.axes, *t.rows, *t.columns, *t.ranges, *t.segments)]
+    shapes = [e for p in params for e in (*p.shape, *p.storage)] + [b.size for b in own.kernel.scratch]
+    names = _Names(places, _renamed({s for e in (*indices, *extents, *shapes) for s in symbols_of(e)}))
     axes = tuple(map(names.axes, (nest.axes, t.rows, t.columns, t.ranges, t.segments, t.panels or (), t.lines or ())))
     sides = tuple((names.scalar(x), names.offset(x)) for x in (*t.lefts, t.right))
     parts = tuple((names.axes((p.axis,)), p.begin) for p in t.parts)
@@ -51,12 +54,11 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     place = places.get(nest.name)
     at = None if place is None else names.index(place.offset(nest.dims))
     names.source(nest.name)
-    params = (*own.kernel.inputs, *own.kernel.outputs)
-    known = [(p.name, p.dtype, product(list(p.storage)), p.name in own.weights) for p in params]
-    known += [(b.name, b.dtype, b.size, False) for b in own.kernel.scratch]
+    known = [(p.name, p.dtype, names.index(product(list(p.storage))), p.name in own.weights) for p in params]
+    known += [(b.name, b.dtype, names.index(b.size), False) for b in own.kernel.scratch]
     buffers = frozenset((names.source(name), *rest) for name, *rest in known)
-    shapes = frozenset(e for p in params for e in p.shape if e.constant is None)
-    around = (buffers, shapes, own.symbols, own.target, own.run_weight_bytes)
+    open_ = frozenset(names.index(e) for p in params for e in p.shape if e.constant is None)
+    around = (buffers, open_, bool(own.symbols), own.target, own.run_weight_bytes)
     loads = tuple(names.offset(x) for x in job.reads)
     return (
         axes,
@@ -67,7 +69,7 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
         stored,
         at,
         loads,
-        t.length,
+        names.index(t.length),
         t.product,
         t.pitch,
         t.lines is None,
@@ -76,11 +78,20 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     )
 
 
+def _renamed(symbols: Collection[Symbol]) -> dict[Symbol, Index]:
+    """Names for symbols by their rank: what is assumed of symbols depends on the order of their names at most."""
+    plain = sorted((s for s in symbols if s.formula is None), key=lambda s: s.name)
+    if len(plain) < len(symbols):
+        return {}
+    return {s: Index.of(Symbol(f"s{at:03}", s.least)) for at, s in enumerate(plain)}
+
+
 @dataclass(slots=True)
 class _Names:
     """Numbers for values and axes in the order in which they are met."""
 
     places: Mapping[str, Place]
+    symbols: Mapping[Symbol, Index]
     sources: dict[str, str] = field(default_factory=dict)
     known: dict[Axis, Axis] = field(default_factory=dict)
 
@@ -99,6 +110,8 @@ class _Names:
         return transform(e, self._atom)
 
     def _atom(self, atom: Atom) -> Index | None:
+        if isinstance(atom, Symbol):
+            return self.symbols.get(atom)
         return Index.of(self.axis(atom)) if isinstance(atom, Axis) else None
 
     def offset(self, x: Load) -> Index | None:

@@ -42,7 +42,7 @@ def through(passes: Sequence[Pass[T_contra]], kernel: Kernel, target: T_contra, 
     try:
         for step in passes:
             made = step.run(kernel, target)
-            if made != kernel:
+            if check is not unchecked and made != kernel:
                 steps.append((step.name, made))
             kernel = made
     except Exception as problem:

@@ -72,3 +72,37 @@ def test_equal_convolutions_of_other_kernels_are_chosen_once(monkeypatch: pytest
     assert len(seen) == 1  # its three are like the one before
     kernel(three(3, 1, 3), 1, 1)
     assert len(seen) == 2
+
+
+def test_a_choice_does_not_depend_on_the_names_of_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel with another image the symbols of a convolution have other numbers; it is chosen once."""
+    b = Build()
+    other, x = b.input("z", "M", 8, "h", "w"), b.input("x", "N", 64, "H", "W")
+    w = b.constant((b.rng.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32))
+    b.node("Relu", other, out="r")
+    made = b.node("Conv", x, w, kernel_shape=(3, 3), pads=(1,) * 4, out="c")
+    b.node("Relu", made, out="y")
+    graph = b.graph("r", "y")
+    seen: list[Any] = []
+    real = convolution.ContractionPhase.decided
+    monkeypatch.setattr(convolution.ContractionPhase, "decided", lambda of: (seen.append(of), real(of))[1])
+
+    def phases(*names: str) -> Kernel:
+        nodes = [n for n in graph.nodes if n.outputs[0] in names]
+        group = group_of("g", nodes, {v: 1 for n in graph.nodes for v in n.inputs} | {"r": 1, "y": 1})
+        layouts = {v: channels_last(4) for v in ("x", "c", "y", "z", "r")}
+        lowered = lower(group, Plan(graph, (group,), layouts), ROWS)
+        assert isinstance(lowered, Lowered)
+        found = schedule(lowered, layouts, graph.constants, TARGET, winograd=True)
+        assert isinstance(found, Kernel)
+        return found
+
+    cold = []
+    for names in (("c", "y"), ("r", "c", "y")):
+        forget()
+        cold.append(phases(*names))
+    assert len({tuple(s.name for s in of.ranking.symbols) for of in seen}) == 2
+    forget()
+    seen.clear()
+    assert [phases("c", "y"), phases("r", "c", "y")] == cold
+    assert len(seen) == 1

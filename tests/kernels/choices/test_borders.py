@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from onnxfuse.cost import cost_of
 from onnxfuse.ir.kernel import Kernel, Pack, Prefetch, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.target import CPUS
@@ -55,3 +58,14 @@ def test_blocks_are_transposed_in_registers(name: str) -> None:
 def test_more_streams_than_a_machine_follows_are_fetched_ahead(name: str, fetched: bool) -> None:
     assert (Prefetch in kinds(name, "x86-64-v3")) == fetched
     assert Prefetch not in kinds(name), "a machine class whose streams were not counted"
+
+
+def test_images_whose_panels_are_multiplied_together_are_read_once() -> None:
+    """Whoever multiplies four panels together reads the whole image, block by block."""
+    case = next(c for c in CASES if c.name == "exchanged_together")
+    kernel = kernel_of(case, CPUS["x86-64-v3"])
+    assert isinstance(kernel, Kernel)
+    for cores in (1, 2):
+        cost = cost_of(kernel, replace(CPUS["x86-64-v3"], cores=cores), frozenset(case.graph.constants))
+        assert cost is not None
+        assert 7 * 113 * 127 * 4 < sum(p.bytes for p in cost.phases) < (7 + 2 * 13) * 113 * 127 * 4 * 1.1

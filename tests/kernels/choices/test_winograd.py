@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from onnxfuse.cost import Cost
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
@@ -21,7 +22,8 @@ from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
 from onnxfuse.schedule.cpu.winograd import HALF, Windows, WinogradBlocking
 from onnxfuse.schedule.nests.tiled import Tiled
-from onnxfuse.target import CPUS, Target, runs_here
+from onnxfuse.target import CPUS, Cpu, Target, runs_here
+from onnxfuse.target.processors import PROCESSORS
 from tests.kernels.cases.window import conv, pads
 from tests.kernels.cases.winograd import CASES, WAYS
 from tests.kernels.compiled import Array, Case, fed, forget, group_of_all, kernel_of, library_of, scheduled
@@ -73,19 +75,19 @@ def test_errors_are_a_small_multiple_of_those_of_direct_sums(t: Transform, most:
     assert off < most * max(own, 1e-7)
 
 
-def chosen(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> Kernel:
+def chosen(case: Case, target: Cpu = CPUS["x86-64-v4"], *, winograd: bool = True) -> Kernel:
     """The kernel of a case, whose convolution may be computed by Winograd's algorithm."""
     group = group_of_all(case.graph)
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     assert not isinstance(lowered, Decision)
-    made = schedule(lowered, case.layouts, case.graph.constants, CPUS[target], case.half, winograd=winograd)
+    made = schedule(lowered, case.layouts, case.graph.constants, target, case.half, winograd=winograd)
     assert isinstance(made, Kernel), made
     return made
 
 
 def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> bool:
     """Whether a case's kernel makes fewer products than taps."""
-    made = chosen(case, target, winograd=winograd)
+    made = chosen(case, CPUS[target], winograd=winograd)
     return any(b.name == "filters" for p in made.phases for b in p.locals)
 
 
@@ -125,6 +127,18 @@ def test_winograd_is_listed_before_the_direct_candidates(name: str) -> None:
     assert choice is None or choice.substitutable is not pays
     if pays and choice is not None:
         assert choice.candidates[0][1] < convolution.GAIN * choice.candidates[1][1]
+
+
+ZEN3 = CPUS["x86-64-v3"].on(PROCESSORS["zen3"])
+
+
+@pytest.mark.parametrize(("side", "channels", "block"), [(28, 128, 3), (14, 256, 3), (7, 512, 1)])
+def test_small_images_are_one_block_where_l2_is_small(side: int, channels: int, block: int) -> None:
+    """Filters of 14x14 are transformed once, although the transformed image is 1.1 times the L2 of a core."""
+    case = conv("c", (1, channels, side, side), (channels, channels, 3, 3), **PADDED, sizes=())
+    (choice,) = chosen(case, ZEN3).choices
+    expected = f"Winograd {WinogradBlocking(FOUR, block, by_panels=True, keep=False)}"
+    assert [name for name, _ in choice.candidates if name.startswith("Winograd")] == [expected]
 
 
 def behind_pooling(x: tuple[int | str, ...], window: int, stride: int) -> Case:
@@ -168,7 +182,7 @@ BOUNDS = {
 BOUNDED = [
     pytest.param(name, target, marks=[pytest.mark.slow] if (name, target) == ("any image", "aarch64") else [])
     for name in BOUNDS
-    for target in ("x86-64-v4", "aarch64")
+    for target in ("x86-64-v3", "x86-64-v4", "aarch64")
 ]
 
 
@@ -181,7 +195,7 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=())
     pairs: list[tuple[float, float]] = []
     waiting: list[float] = []
-    least, time = convolution.least_seconds, CostRanking.time
+    least, cost = convolution.least_seconds, CostRanking.cost
 
     def kernel() -> Kernel | Decision:
         group = group_of_all(case.graph)
@@ -199,14 +213,14 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
 
     def noted(
         judge: CostRanking, way: ScheduleCandidate, made: Kernel, sizes: Mapping[str, int], machine: Target
-    ) -> float:
-        found = time(judge, way, made, sizes, machine)
+    ) -> Cost:
+        found = cost(judge, way, made, sizes, machine)
         if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
-            pairs.append((waiting.pop(0), found))
+            pairs.append((waiting.pop(0), found.seconds))
         return found
 
     monkeypatch.setattr(convolution, "least_seconds", none)
-    monkeypatch.setattr(CostRanking, "time", noted)
+    monkeypatch.setattr(CostRanking, "cost", noted)
     assert kernel() == made
     assert all(0 < bound < found for bound, found in pairs), pairs
     assert bool(pairs) == (filters[2:] == (3, 3) and filters[0] > 1)
