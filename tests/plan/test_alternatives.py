@@ -86,14 +86,14 @@ def test_a_window_between_convolutions_is_proposed_with_them() -> None:
     assert not any("strips" in proposed(t) for t in others)
 
 
-@pytest.mark.parametrize(("family", "grown", "groups"), [("zen4", 3, 1), ("zen3", 1, 2)])
+@pytest.mark.parametrize(("family", "side", "grown", "groups"), [("zen4", 56, 3, 1), ("zen3", 28, 1, 2)])
 def test_a_block_is_divided_as_is_predicted_to_be_fastest(
-    family: str, grown: int, groups: int, monkeypatch: pytest.MonkeyPatch
+    family: str, side: int, grown: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kernel where growth makes three, or two where it makes one."""
     cpu = CPUS["x86-64-v4" if family == "zen4" else "x86-64-v3"].on(PROCESSORS[family])
     monkeypatch.setattr("tests.plan.priced.TARGET", cpu)
-    prices, graph = costing(), weighted(BLOCK.format(side=56))
+    prices, graph = costing(), weighted(BLOCK.format(side=side))
     usual, best = (planned(graph, name, prices) for name in ("anchors", BEST))
     assert [len(p.groups) for p in (usual, best)] == [grown, groups]
     assert seconds(best, prices) < seconds(usual, prices)
