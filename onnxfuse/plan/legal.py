@@ -28,10 +28,11 @@ def set_of(nodes: Iterable[int]) -> Set:
 @lru_cache(1 << 14)
 def members(nodes: Set) -> Members:
     """The positions in a set, in order. A search asks for those of a few sets again and again."""
-    return tuple(_bits(nodes))
+    return tuple(bits(nodes))
 
 
-def _bits(nodes: Set) -> Iterator[int]:
+def bits(nodes: Set) -> Iterator[int]:
+    """The same one by one, for sets that are asked for once."""
     while nodes:
         low = nodes & -nodes
         yield low.bit_length() - 1
@@ -65,7 +66,7 @@ class Legal:
 
     def _joined(self, sets: Sequence[Set], nodes: Set) -> Set:
         found = 0
-        for i in _bits(nodes):
+        for i in bits(nodes):
             found |= sets[i]
         return found
 
@@ -121,9 +122,9 @@ class Legal:
 
     def acyclic(self, groups: Iterable[Set]) -> bool:
         """Whether the graph of these disjoint groups and the other nodes is acyclic."""
-        own = {i: g for g in groups for i in _bits(g)}
+        own = {i: g for g in groups for i in bits(g)}
         units = dict.fromkeys(own.get(i, 1 << i) for i in range(len(self.before)))
-        waiting = {u: {own.get(i, 1 << i) for i in _bits(self.makers(u))} for u in units}
+        waiting = {u: {own.get(i, 1 << i) for i in bits(self.makers(u))} for u in units}
         ready = [u for u, needs in waiting.items() if not needs]
         readers: dict[Set, list[Set]] = {}
         for u, needs in waiting.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from onnxfuse.plan.legal import Legal, Set, members
+from onnxfuse.plan.legal import Legal, Set, bits, members, set_of
 
 WIDTH = 400  # most sets of the same size that are kept; a region of 30 operators seldom has more
 
@@ -35,12 +35,26 @@ class Solved:
     least: Mapping[PricedGroup, float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A choice as a step: a bound of what its nodes cost, the nodes that it waits for, and those that wait for it."""
+
+    choice: PricedGroup
+    bound: float
+    makers: Set
+    readers: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _At:
-    """A state, a set of covered nodes: the least price, a bound of the rest, the last step to it, all steps from it."""
+    """A state, a set of covered nodes: the least price, a bound of the rest, the last step to it, all steps from it.
+
+    `ready` are the nodes that are next: what they read is covered.
+    """
 
     price: float
     rest: float
+    ready: Set
     last: PricedGroup | None = None
     before: Set = 0
     steps: list[PricedGroup] = field(default_factory=list)
@@ -52,10 +66,12 @@ def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solve
     bound = _bounds(region, groups)
     if any(bound[i] == inf for i in bound):
         return None
-    by_first: dict[int, list[tuple[PricedGroup, float]]] = {}
+    by_first: dict[int, list[_Step]] = {}
     for c in groups:
-        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append((c, _rest(c.nodes, bound)))
-    seen: dict[Set, _At] = {0: _At(0.0, _rest(region, bound))}
+        step = _Step(c, _rest(c.nodes, bound), legal.makers(c.nodes), members(legal.readers(c.nodes) & region))
+        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(step)
+    first = set_of(i for i in members(region) if not legal.before[i] & region)
+    seen: dict[Set, _At] = {0: _At(0.0, _rest(region, bound), first)}
     levels: list[list[Set]] = [[] for _ in range(region.bit_count() + 1)]
     levels[0].append(0)
     exact = True
@@ -74,7 +90,7 @@ def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solve
 def _step(
     done: Set,
     region: Set,
-    by_first: Mapping[int, Sequence[tuple[PricedGroup, float]]],
+    by_first: Mapping[int, Sequence[_Step]],
     legal: Legal,
     seen: dict[Set, _At],
     levels: list[list[Set]],
@@ -82,16 +98,17 @@ def _step(
     """All steps from a state."""
     here = seen[done]
     todo = region & ~done
-    for i in members(todo):
-        if legal.before[i] & todo:
-            continue
-        for c, bound in by_first.get(i, ()):
-            if c.nodes & done or legal.makers(c.nodes) & todo:
+    for i in bits(here.ready):
+        for step in by_first.get(i, ()):
+            c = step.choice
+            if c.nodes & done or step.makers & todo:
                 continue
             then, price = done | c.nodes, here.price + c.price
             known = seen.get(then)
             if known is None:
-                seen[then] = _At(price, here.rest - bound, c, done)
+                left = todo & ~c.nodes
+                ready = set_of(r for r in step.readers if not legal.before[r] & left)
+                seen[then] = _At(price, here.rest - step.bound, (here.ready & left) | ready, c, done)
                 levels[then.bit_count()].append(then)
             elif price < known.price:
                 known.price, known.last, known.before = price, c, done
