@@ -230,8 +230,9 @@ def _counted(
     ways = target.stored
     moved = _moved(beyond, levels, (L3, MEMORY), ways) + others * _moved(beyond, levels, (NEAR,), ways)
     reached = min(threads * target.bandwidth, target.memory_gbps)
-    most = {name: target.reread * size for name, size in spans_of(accesses, sizes).items()}
-    loads = {k: min(x, once.loads[k], most[k], TWICE * sizes[k] / threads) for k, x in beyond.loads.items()}
+    spans = spans_of(accesses, sizes) if target.reread < inf else {}
+    most = {name: target.reread * size for name, size in spans.items()}
+    loads = {k: min(x, once.loads[k], most.get(k, inf), TWICE * sizes[k] / threads) for k, x in beyond.loads.items()}
     stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}
     l2 = _moved(near, {}, (LOCAL,), ways) / target.l2_gbps * 1e-9
     l3 = moved / target.l3_gbps * 1e-9

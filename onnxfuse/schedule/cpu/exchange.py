@@ -129,20 +129,15 @@ class _Multiplied:
     def _blocks(
         self, begin: Index, end: Index, packed: tuple[Stmt, ...], tiles: Loop, finished: tuple[Stmt, ...]
     ) -> Loop:
-        """Blocks from `begin` to `end`: each panel is `packed`, then for `tiles` of filters each panel is `finished`.
-
-        The number of a panel is spelled by that of its block, so that what a task moves is seen to differ by block.
-        """
-        together = self.together
-        block, among = Axis("pb", self.blocks), Axis("pi", Index.of(together))
+        """Blocks from `begin` to `end`: each panel is `packed`, and for `tiles` of filters each panel is `finished`."""
+        together, block = self.together, Axis("pb", self.blocks)
         first, last = Axis("pf", self.panel.extent), Axis("pl", self.panel.extent + 1)
-        start, number = Index.of(block) * together, Bind(self.panel, Index.of(first) + among)
-        each = Loop(among, ZERO, Index.of(last) - first, "serial", (number,))
+        start, of_block = Index.of(block) * together, (Index.of(first), Index.of(last))
         body = (
             Bind(first, start),
             Bind(last, start + together, self.panel.extent),
-            replace(each, body=(number, *packed)),
-            replace(tiles, body=(*tiles.body, replace(each, body=(number, *finished)))),
+            Loop(self.panel, *of_block, "serial", packed),
+            replace(tiles, body=(*tiles.body, Loop(self.panel, *of_block, "serial", finished))),
         )
         return Loop(block, begin, end, "serial", body)
 
