@@ -63,7 +63,7 @@ class Counter(Means):
     visits: list[Visit] = field(default_factory=list)
     loops: list[EnclosingLoop] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
-    kept: dict[Axis, list[float]] = field(default_factory=dict)  # values of axes that are computed
+    kept: dict[Axis, list[tuple[float, float]]] = field(default_factory=dict)  # values of computed axes, and how often
     loop_count: int = 0
 
     def cycles(self) -> float:
@@ -185,32 +185,33 @@ class Counter(Means):
         if run is None or s.most is None or run.reach <= 1:
             found = self.number(s.value)
             self.values[s.axis] = found if s.most is None else min(found, self.number(s.most))
-            self.kept[s.axis] = [self.values[s.axis]] if s.most is not None else []
+            self.kept[s.axis] = [(self.values[s.axis], 1.0)] if s.most is not None else []
             return
         mean, most = self.values[run.axis], self.number(s.most)
-        count = ceil(run.reach)
-        cut: list[float] = []
-        kept: list[float] = []
+        count, cut, often = ceil(run.reach), 0.0, 0.0
+        kept: list[tuple[float, float]] = []
         for at in range(0, count, max(1, count // 64)):
             self.values[run.axis] = mean - (run.reach - 1) / 2 + at
             value = self.number(s.value)
-            kept.append(min(value, most))
-            cut.append(value - kept[-1])
+            kept.append((min(value, most), min(1.0, run.reach - at)))  # the last iteration is there now and then
+            cut += (value - kept[-1][0]) * kept[-1][1]
+            often += kept[-1][1]
         self.values[run.axis] = mean
-        found = self.number(s.value) - sum(cut) / len(cut)  # of many, some are looked at: the rest may be far off
-        self.values[s.axis] = found if min(kept) <= found <= max(kept) else sum(kept) / len(kept)
+        found = self.number(s.value) - cut / often  # of many, some are looked at: the rest may be far off
+        inside = min(kept)[0] <= found <= max(kept)[0]
+        self.values[s.axis] = found if inside else sum(value * share for value, share in kept) / often
         self.kept[s.axis] = kept
 
     def _share(self, g: Guard) -> float:
         """How often a guard holds, where it is of one axis that has a most and of nothing else; else 1."""
         axes = axes_of(g.index)
         kept = self.kept.get(next(iter(axes)), []) if len(axes) == 1 else []
-        means, holds = self.values, 0
-        for value in kept:
+        means, holds = self.values, 0.0
+        for value, often in kept:
             self.values = {**means, **dict.fromkeys(axes, value)}
-            holds += 0 <= self.number(g.index) < self.number(g.extent)
+            holds += often * (0 <= self.number(g.index) < self.number(g.extent))
         self.values = means
-        return holds / len(kept) if kept else 1.0
+        return holds / sum(often for _, often in kept) if kept else 1.0
 
     def _tile(self, s: Tile) -> float:
         kind, rows = s.core.product, max(self.number(s.rows), 1.0)

@@ -23,7 +23,10 @@ from onnxfuse.plan import plan
 from onnxfuse.plan.legality import CPU
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import CPUS, Cpu
+from onnxfuse.target.processors import PROCESSORS
 from tests.golden.case import FOLDER, GoldenCase, kernels, model_of, planned, read
+from tests.kernels.compiled import Case, kernel_of
+from tests.rules.build import Build
 
 V4 = CPUS["x86-64-v4"]
 CASES = sorted(FOLDER.glob("*.case"))
@@ -358,6 +361,22 @@ def test_columns_are_divided_at_whole_vectors():
     cost = cost_of(kernel, replace(V4, cores=16), symbols={"s0": 1, "s1": 40_000})
     assert cost is not None
     assert cost.phases[0].tasks == 6
+
+
+@pytest.mark.parametrize("size", [120, 160, 224])
+def test_blocks_of_strips_are_counted_whole(size: int):
+    """Strips have fractions of blocks in the mean: no candidate takes less than its products at the peak."""
+    target = CPUS["x86-64-v3"].on(PROCESSORS["zen3"])
+    b = Build()
+    y = b.node("Conv", b.input("x", 1, 3, size, size), b.weights(64, 3, 7, 7), pads=(3,) * 4, strides=(2, 2))
+    y = b.node("MaxPool", b.node("Relu", y), kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4)
+    graph = b.graph(y)
+    kernel = kernel_of(Case("stem", graph, last=graph.outputs), target)
+    assert isinstance(kernel, Kernel)
+    least = 2 * (size // 2) ** 2 * 64 * 3 * 7 * 7 / (target.gflops * 1e9 * target.cores)
+    candidates = [(way, seconds) for choice in kernel.choices for way, seconds in choice.candidates]
+    assert any("strips" in way for way, _ in candidates)
+    assert [way for way, seconds in candidates if seconds < least] == []
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: Path(p).stem)
