@@ -197,19 +197,23 @@ template <> struct Packed<bf16> {
 // Steps, and rows, from which on what is behind the last LANES is turned as a block too, not element by element.
 constexpr int TURNED = 4;
 
-// to[k, i] = from[i][k] for i < here and k < steps, 0 for i >= alive; `Whole` blocks have LANES steps.
-template <bool Whole, class To, class From>
+// Whether blocks without a row of zeros have code of their own: without AVX-512 they are most of them, and looking at each
+// row takes as long as transposing a block.
+constexpr bool NO_ZEROS = LANES < 16;
+
+// to[k, i] = from[i][k] for i < here and k < steps, 0 for i >= alive; `Whole` blocks have LANES steps, `Alive` ones LANES rows.
+template <bool Whole, bool Alive, class To, class From>
 ONNXFUSE_INLINE void turn_block(int alive, int here, int steps, i64 pitch, const From* const* from, i64 k,
                                 typename Packed<To>::Word* to) {
   vf block[LANES];
 #pragma GCC unroll 16
   for (int i = 0; i < LANES; i++) {
-    if (i >= alive) block[i] = vf{};
+    if (!Alive && i >= alive) block[i] = vf{};
     else if constexpr (Whole) block[i] = Packed<To>::values(from[i] + k);
     else block[i] = load_n(from[i] + k, steps);
   }
   transpose(block);
-  if (here == LANES) {
+  if (Alive || here == LANES) {
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
       if (Whole || i < steps) store(to + i * pitch, block[i]);
@@ -228,11 +232,14 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
     const int alive = rows - first < here ? rows - first : here;
     const auto to = [&](i64 k) { return reinterpret_cast<typename Packed<To>::Word*>(out + k * pitch + first * WIDE); };
     i64 k = 0;
+    if constexpr (NO_ZEROS)
+      for (; alive == LANES && k + LANES * WIDE <= depth; k += LANES * WIDE)
+        turn_block<true, true, To>(LANES, LANES, LANES, pitch, from + first, k, to(k));
     for (; here >= TURNED && k + LANES * WIDE <= depth; k += LANES * WIDE)
-      turn_block<true, To>(alive, here, LANES, pitch, from + first, k, to(k));
+      turn_block<true, false, To>(alive, here, LANES, pitch, from + first, k, to(k));
     if constexpr (WIDE == 1)
       if (here >= TURNED && depth - k >= TURNED) {
-        turn_block<false, To>(alive, here, (int)(depth - k), pitch, from + first, k, to(k));
+        turn_block<false, false, To>(alive, here, (int)(depth - k), pitch, from + first, k, to(k));
         k = depth;
       }
     for (; k < depth; k++)

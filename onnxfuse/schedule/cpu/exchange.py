@@ -13,18 +13,18 @@ from math import prod
 
 from onnxfuse.cost.serial import elements, multiply_adds
 from onnxfuse.ir.compose import substitute_axes
-from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
+from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Prefetch, Split, Stmt, When
-from onnxfuse.ir.scalar import Guard, Load, cast, const
+from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
 from onnxfuse.schedule.cpu.tiles import C, Span, epilogue
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.nest import Goal, Level, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
@@ -204,33 +204,68 @@ class _Multiplied:
     def side(self, stop: Axis, end: Index, digits: Mapping[Axis, Index], place: Index) -> tuple[Stmt, ...]:
         """Packs a panel of pixels to `place`: a row of whole vectors for each step of the reduction.
 
-        It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow.
+        It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow. Where it
+        begins in one line and ends in the next, its rows are blends of vectors of both.
         """
         t, width = self.tiled, self.width
-        lane, column = Axis("j", Index.of(width)), Index.of(self.panel) * width + Axis("j", Index.of(width))
-        values = dict(zip(t.columns, unflatten(column, _extents(t.columns)), strict=True))
-        if t.pitch:  # elements between two lines are read too
-            values = dict(zip(t.columns, (ZERO, column), strict=True))
+        lane, first = Index.of(Axis("j", Index.of(width))), Index.of(self.panel) * width
         inner = [r for r in t.ranges if r not in digits]
         step = flatten(tuple(map(Index.of, inner)), _extents(inner))
-        read = flat_in(substitute_axes(t.right, {**values, **digits}), self.frame)
-        assert isinstance(read, Load)
-        apart = coefficient(read.index[0], lane) or ONE
-        inside = (Guard(Index.of(lane) * apart, Index.of(stop) * apart),)
-        known = replace(read, guards=inside, otherwise=const(0.0, read.dtype))
-        to = place + step * width + lane
 
-        def copied(x: Load, end: Index, prefix: str) -> tuple[Stmt, ...]:
-            levels = [*map(Level, inner), Level(lane, "vector", ZERO, end)]
-            return written([Goal(SIDE, to, cast(x, F32))], levels, prefix)
+        def pixels(columns: Sequence[Index]) -> Load:
+            values = {**dict(zip(t.columns, columns, strict=True)), **digits}
+            read = flat_in(substitute_axes(t.right, values), self.frame)
+            assert isinstance(read, Load)
+            return read
 
+        def packed(x: Scalar, end: Index, prefix: str) -> tuple[Stmt, ...]:
+            levels = [*map(Level, inner), Level(Axis("j", Index.of(width)), "vector", ZERO, end)]
+            return written([Goal(SIDE, place + step * width + lane, cast(x, F32))], levels, prefix)
+
+        seam = Axis("js", Index.of(width + 1))  # lanes of the line in which the panel begins
+        if self.seamed:
+            at = t.columns[1]
+            number = floor_div(first, at.extent)
+            before = first - number * at.extent
+            here, there = pixels((number, before + lane)), pixels((number + 1, before + lane - at.extent))
+            in_first = apply("less", FromIndex(lane - Index.of(seam), I64), const(0, I64))
+            whole: tuple[Stmt, ...] = (
+                When((Guard(width - Index.of(seam), ONE),), packed(here, Index.of(width), "x")),
+                When(
+                    (Guard(width - 1 - Index.of(seam), Index.of(width)),),
+                    packed(apply("select", in_first, here, there), Index.of(width), "s"),
+                ),
+            )
+            known = _within(here, lane, ZERO, least(Index.of(seam), Index.of(stop)), const(0.0, here.dtype))
+            known = _within(there, lane, Index.of(seam), Index.of(stop), known)
+            binds: tuple[Stmt, ...] = (Bind(seam, at.extent - before, Index.of(width)),)
+        else:  # with a pitch, elements between two lines are read too
+            read = pixels((ZERO, first + lane) if t.pitch else unflatten(first + lane, _extents(t.columns)))
+            whole, binds = packed(read, Index.of(width), "x"), ()
+            known = _within(read, lane, ZERO, Index.of(stop), const(0.0, read.dtype))
         if t.places.constant is not None and t.places.constant % width == 0:
-            return copied(read, Index.of(width), "x")
+            return (*binds, *whole)
         missing = width - Index.of(stop)
         return (
-            When((Guard(missing, ONE),), copied(read, Index.of(width), "x")),
-            When((Guard(missing - 1, Index.of(width)),), copied(known, end, "y")),
+            *binds,
+            When((Guard(missing, ONE),), whole),
+            When((Guard(missing - 1, Index.of(width)),), packed(known, end, "y")),
         )
+
+    @property
+    def seamed(self) -> bool:
+        """Whether panels hold ends of lines and begins of the next."""
+        t, places = self.tiled, self.frame.places
+        if t.pitch or len(t.columns) == 1:
+            return False
+        return not walks_as_one(places[t.right.source].offset(t.right.index), *t.columns[-2:])
+
+
+def _within(x: Load, lane: Index, begin: Index, end: Index, otherwise: Scalar) -> Load:
+    """A load of the lanes from `begin` to `end`."""
+    (at,) = axes_of(lane)
+    apart = coefficient(x.index[0], at) or ONE
+    return replace(x, guards=(Guard((lane - begin) * apart, greatest(end - begin, ZERO) * apart),), otherwise=otherwise)
 
 
 def _line_by_line(

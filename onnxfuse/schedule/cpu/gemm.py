@@ -19,9 +19,11 @@ from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, P
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
+    PACKED,
     TABLE,
     C,
     coding,
+    copied_rows,
     early_lines,
     epilogue,
     even_rows,
@@ -33,14 +35,11 @@ from onnxfuse.schedule.cpu.tiles import (
     tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
-from onnxfuse.schedule.nests.frame import Frame, flat_in
-from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
-from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-PACKED = "packed"
 SUMS = "partial"
 SHORTEST_K_SPLIT = 256  # steps of a k-split, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
@@ -223,7 +222,7 @@ def gemm_candidates(
         phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
         scratch = []
         if s.packed and not s.packed_by_task:
-            phases.insert(0, _pack_phase(tiled, s, frame, m, first))
+            phases.insert(0, _pack_phase(tiled, s, frame, m, first, target))
             scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "global"))
         if s.k_splits > 1:
             scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "global"))
@@ -231,19 +230,19 @@ def gemm_candidates(
     return tuple(candidates)
 
 
-def _pack_phase(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis) -> Phase:
+def _pack_phase(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, target: Cpu) -> Phase:
     """The phase that packs the rows of each tile, k-major, so that the tile's loads are one stream."""
     at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, lo, hi, tile_window(at, s.tiles, s.rows, first))
-    loop = block.loop(*_packing(t, s, frame, m, first, s.rows_before(at, first) * s.packed_depth))
+    loop = block.loop(*_packing(t, s, frame, m, first, s.rows_before(at, first) * s.packed_depth, target))
     return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
 
 
-def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: Index) -> tuple[Stmt, ...]:
+def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: Index, target: Cpu) -> tuple[Stmt, ...]:
     """Statements that pack the rows of one tile to the offset `to`."""
     end = Index.of(Axis("m1", s.rows + 1))
     if t.along_rows:
-        return _copied_rows(t, frame, m, first, end, to)
+        return copied_rows(t, frame, first, to, s.rows.constant if target.tail else None)
     segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
     made: tuple[Stmt, ...] = ()
     for part in t.parts or (KSubrange(t.left, Axis("k", t.length), 0),):
@@ -258,14 +257,6 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
     for a in reversed(t.segments):
         made = (Loop(a, ZERO, a.extent, "serial", made),)
     return made
-
-
-def _copied_rows(t: Tiled, frame: Frame, m: Axis, first: Axis, end: Index, to: Index) -> tuple[Stmt, ...]:
-    """Statements that pack rows which lie side by side in memory, vector by vector."""
-    step = flatten(tuple(map(Index.of, t.ranges)), tuple(a.extent for a in t.ranges))
-    value = flat_in(t.left, frame)
-    goal = Goal(PACKED, to + step * (end - first) + m - first, value)
-    return written([goal], [*map(Level, t.ranges), Level(m, "vector", Index.of(first), end)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +290,7 @@ def _rows(
     block: _Block,
     padding: str,
     quantization: Coding | None,
+    target: Cpu,
 ) -> _Rows:
     """Rows packed by an earlier phase, packed here for the block, or row pointers to unpacked rows."""
     here = Index.of(block.at) - block.begin
@@ -308,7 +300,7 @@ def _rows(
         if s.packed_by_task:
             slot = here * s.tile_rows * s.packed_depth
             frame.local(PACKED, s.packed_depth * (s.tile_rows * s.block), t.product.left)
-            ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
+            ready = (block.loop(*_packing(t, s, frame, m, first, slot, target)),)
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.k_splits))))
     load = left_load(t.left, (*t.ranges, *t.columns), t.pieces, frame)
     even = t.zeros is None and even_rows(t, t.rows, load, m, s.tile_rows, frame.places)
@@ -347,7 +339,7 @@ def _main_phase(
     counted = half_panel(tiled, panel, target) if s.unit is None and quantization is None else ()
     if counted:
         present, finish = Index.of(counted[0].axis), tuple(x for x in finish if x not in counted)
-    rows = _rows(tiled, s, frame, m, first, block, padding, quantization)
+    rows = _rows(tiled, s, frame, m, first, block, padding, quantization, target)
     if s.k_splits == 1:
         frame.local(C, Index.of(target.panel * s.tile_rows), tiled.product.sums)
     columns = (ZERO, s.panels) if s.packed_by_task else (Index.of(p0), Index.of(p1))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F16, F32
-from onnxfuse.ir.index import ONE, Axis, Index, axes_of, divides
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, divides
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
@@ -61,27 +61,46 @@ def filters_layout(
     return panel_layout(c, shapes[filters.source], tile_rows, 1)
 
 
-def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place], width: int) -> Tiled:
+def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place], target: Cpu) -> Tiled:
     """The contraction with filters as rows; its columns are pixels that all operands traverse linearly.
 
-    Or they are those of several lines with the elements between them, if that fills panels of this width better.
+    Or they are those of several lines, if that fills panels better: with the elements between lines, or without them,
+    where only the image has any and the tails of results have a price.
     """
-    walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
-    if nest.name in places:
+    read, made = places[image.source].offset(image.index), nest.name in places
+    walked = [places[x.source].offset(x.index) for x in loads(c.finish) if x.source in places]
+    if made:
         walked.append(places[nest.name].offset(nest.dims))
     at = len(c.rows) - 1
-    while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
+    while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in (read, *walked)):
         at -= 1
     length = product([r.extent for r in c.ranges])
     filters = replace(operand_of(c.right), dtype=F32)  # widened once, when they are packed
     single = Tiled(filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at])
     if not at or len(c.rows) - at != 1:
         return single
-    several = replace(single, columns=c.rows[at - 1 :], lines=c.rows[: at - 1])
-    pitch = _pitch(c.rows[at - 1], c.rows[at], places[image.source].offset(image.index))
-    several = replace(several, pitch=pitch)
-    counts = [_panels(t, width) for t in (several, single)]
-    return several if several.pitch and counts[0] < counts[1] else single
+    line, place = c.rows[at - 1 :]
+    several = replace(single, columns=(line, place), lines=c.rows[: at - 1])
+    if not (target.tail and made and _has_seams(line, place, read, walked, target.panel)):
+        several = replace(several, pitch=_pitch(line, place, read))
+        if not several.pitch:
+            return single
+    counts = [_panels(t, target.panel) for t in (several, single)]
+    return several if counts[0] < counts[1] else single
+
+
+def _has_seams(line: Axis, place: Axis, read: Index, walked: Sequence[Index], width: int) -> bool:
+    """Whether a panel lies in two lines of the image at most, and all that is not the image is contiguous across them.
+
+    Then it may be read as whole vectors of either line: before and behind a line are elements of its neighbours.
+    """
+    if (place.extent.constant or 0) < width or line.extent.constant is None:
+        return False
+    across, along = (coefficient(read, a) or ZERO for a in (line, place))
+    apart, step = across.constant, along.constant
+    if not apart or not step or apart < (place.extent.constant or 0) * step:
+        return False
+    return all(walks_as_one(e, line, place) for e in walked)
 
 
 def _pitch(line: Axis, place: Axis, offset: Index) -> int:

@@ -159,7 +159,7 @@ def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Conta
         image = replace(padded[1], dtype=F32)
     done.layouts[filters.source], done.types[filters.source] = layout, F32
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
-    return exchanged(c, nest, image, done.places, target.panel)
+    return exchanged(c, nest, image, done.places, target)
 
 
 def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[ProductKind, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
@@ -20,8 +20,8 @@ from onnxfuse.ir.index import (
     nonnegative,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient, looked_up, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
+from onnxfuse.ir.indexing import coefficient, flatten, looked_up, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
 from onnxfuse.ir.tile import Channels, Coding, Quantized
 from onnxfuse.schedule.analysis.memory import Place, flat
@@ -33,6 +33,7 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 C = "acc"  # the register tile's buffer
+PACKED = "packed"
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the zero point
 TRANSPOSED_TYPES = (F32, F16)  # dtypes that are transposed in registers before they are stored
@@ -46,6 +47,35 @@ def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt,
         Bind(first, floor_div(Index.of(at) * rows, tiles)),
         Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
     )
+
+
+def copied_rows(t: Tiled, frame: Frame, first: Axis, to: Index, rows: int | None) -> tuple[Stmt, ...]:
+    """Statements that pack rows which lie side by side in memory, vector by vector.
+
+    Of so many `rows` in all, tiles have two heights at most, each with a loop of its own: where vectors are cut off, it
+    is known to how many lanes.
+    """
+    m, step = frame.row, flatten(tuple(map(Index.of, t.ranges)), tuple(a.extent for a in t.ranges))
+    assert m is not None
+    height, value = Index.of(Axis("m1", m.extent + 1)) - first, flat_in(t.left, frame)
+
+    def copied(here: Mapping[Axis, Index], lane: Level, height: Index, prefix: str) -> tuple[Stmt, ...]:
+        goal = Goal(PACKED, to + step * height + m - first, value).substituted(here)
+        return written([goal], [*map(Level, t.ranges), lane], prefix)
+
+    if rows is None:
+        return copied({}, Level(m, "vector", Index.of(first), height + first), height, "")
+    count = -(-rows // frame.tile_rows)
+    low, higher = divmod(rows, count)
+    made: list[Stmt] = []
+    for each, tiles in ((low, count - higher), (low + 1, higher)):
+        lane = Axis("i", Index.of(each))
+        loops = copied({m: Index.of(first) + lane}, Level(lane, "vector"), Index.of(each), f"h{each}")
+        if 2 * tiles < count:  # the others tell what it costs
+            loops = tuple(replace(s, kind="seldom") if isinstance(s, Loop) else s for s in loops)
+        if tiles:
+            made += (When((Guard(height - each, ONE),), loops),) if tiles < count else loops
+    return tuple(made)
 
 
 def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import F16, F32, I64, DType
 from onnxfuse.ir.graph import Graph
-from tests.kernels.compiled import Array, Case, Sizes
+from tests.kernels.compiled import Array, Case, Feeds, Sizes
 from tests.rules.build import Build, draw
 
 FORMS = 5  # more than any kernel has: those that it has not are the first ones again
@@ -59,7 +59,7 @@ def pools() -> list[Case]:
 
 def conv(
     name: str, shape: tuple[int | str, ...], filters: tuple[int, ...], *, residual: bool = False, last: str = "",
-    sizes: tuple[Sizes, ...] = ({},), form: int = LAST, **attrs: Any,
+    sizes: tuple[Sizes, ...] = ({},), form: int = LAST, feeds: Feeds = draw, **attrs: Any,
 ) -> Case:  # fmt: skip
     """A convolution with its sides exchanged, and what follows it."""
     b = Build()
@@ -67,7 +67,7 @@ def conv(
     y = b.node("Conv", x, b.weights(*filters), b.weights(filters[0]), kernel_shape=filters[2:], **attrs)
     y = b.node("Add", y, x) if residual else b.node("Relu", y)
     y = b.node("Mul", y, b.node("Sigmoid", y), out="y")
-    return Case(name, b.graph(y), sizes, tuple(last), form=form)
+    return Case(name, b.graph(y), sizes, tuple(last), feeds, form=form)
 
 
 def convolutions() -> list[Case]:
@@ -94,6 +94,15 @@ def convolutions() -> list[Case]:
         conv("exchanged_several_lines_apart", (1, 5, 7, 9), (9, 5, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
         conv("exchanged_several_lines_open", (1, 5, 9, 11), (9, 5, 3, 3)),
         conv("exchanged_several_lines_uneven", (1, 5, 9, 6), (9, 5, 3, 3), pads=(0, 2, 1, 0)),
+        conv("exchanged_seams_exact", (1, 1, 28, 28), (32, 1, 5, 5), pads=(2, 2, 2, 2)),
+        conv("exchanged_seams_strange", (1, 2, 13, 23), (7, 2, 3, 3), feeds=strange, **one),
+        conv("exchanged_seams_residual", (2, 19, 5, 17), (19, 19, 3, 3), residual=True, **one),
+        conv("exchanged_seams_strided", (1, 3, 19, 37), (13, 3, 3, 3), strides=(2, 2), feeds=strange, **one),
+        conv("exchanged_seams_uneven", (1, 3, 9, 87), (13, 3, 3, 2), strides=(1, 4), pads=(0, 2, 1, 0)),
+        conv("exchanged_seams_tight", (1, 3, 9, 38), (13, 3, 1, 1), strides=(1, 2)),
+        conv("exchanged_seams_volume", (1, 2, 3, 5, 19), (7, 2, 3, 3, 3), pads=(1, 1, 1, 1, 1, 1)),
+        conv("exchanged_seams_parts", (1, 67, 7, 19), (17, 67, 3, 3), **one),
+        conv("exchanged_seams_together", (1, 5, 223, 129), (33, 5, 1, 1), strides=(2, 2)),
         conv("exchanged_parts", (1, 67, 9, 13), (17, 67, 3, 3), **one),
         conv("exchanged_parts_images", (2, 40, 5, 31), (9, 40, 5, 3), pads=(2, 1, 2, 1)),
         conv("exchanged_parts_line", (1, 140, 53), (19, 140, 3), pads=(1, 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -69,3 +70,18 @@ def test_images_whose_panels_are_multiplied_together_are_read_once() -> None:
         cost = cost_of(kernel, replace(CPUS["x86-64-v3"], cores=cores), frozenset(case.graph.constants))
         assert cost is not None
         assert 7 * 113 * 127 * 4 < sum(p.bytes for p in cost.phases) < (7 + 2 * 13) * 113 * 127 * 4 * 1.1
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "panels"),
+    [
+        ("exchanged_seams_exact", "x86-64-v3", 49),  # 784 pixels
+        ("exchanged_seams_exact", "x86-64-v4", 28),  # a line each
+        ("exchanged_seams_strided", "x86-64-v3", 12),  # 10 lines of 19
+        ("exchanged_several_lines", "x86-64-v3", 8),  # a panel is in three lines: with what is between them
+    ],
+)
+def test_panels_go_on_in_the_next_line_where_tails_have_a_price(name: str, target: str, panels: int) -> None:
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
+    assert isinstance(kernel, Kernel)
+    assert prod(s.extent.constant or 0 for s in kernel.phases[-1].splits) == panels
