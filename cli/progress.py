@@ -52,6 +52,7 @@ def _verify(facts: Mapping[str, Any]) -> str:
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
     alone = "; quantized: kernels are compared one by one" if facts["informational"] else ""
+    sets += ", choices given as the original makes them" if facts["chosen"] else ""
     text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
     return f"{text}, as found before" if facts["cached"] else text
 

@@ -98,6 +98,8 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupVerdict]) -> list[str
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
     if verdict.unsteady:
         lines.append(f"not compared, because A does not reproduce them: {', '.join(verdict.unsteady)}")
+    if verdict.chosen:
+        lines.append("compared with what A chooses (TopK, NonMaxSuppression and others) given to both")
     if verdict.informational:
         lines.append(
             "A is quantized: each kernel may differ by one quantization step; output differences are only reported"

@@ -85,7 +85,10 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         b = replace(b, notes=(*b.notes, f"not verified: {said}"))
     facts = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
     context.tell(
-        "verify", facts | {"inputs": verdict.inputs, "message": verdict.message, "informational": verdict.informational}
+        "verify",
+        facts
+        | {"inputs": verdict.inputs, "message": verdict.message}
+        | {"informational": verdict.informational, "chosen": verdict.chosen},
     )
     if verdict.ok is False and not b.copy:
         suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []

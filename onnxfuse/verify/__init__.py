@@ -6,7 +6,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,9 @@ def verify_models(
     `provider` is where `b` runs: that of a GPU as `runtime.provider.gpu_provider` gives it. `a` runs on the CPU and in
     it, and the distance between the two counts among its own runs.
 
+    If values differ, or none can be compared, and no tolerance is given, models that choose (TopK, NonMaxSuppression
+    and their like) run again, cut there, with what `a` chooses given to both (`verify.choices`): that is the answer.
+
     `reference` is the file that `verify_reference` wrote for `a` with the same settings. Setting `stop` ends the run
     with DeviceError. Raises BudgetError when a limit is exceeded, UsageError and ModelError for unreadable files.
     """
@@ -86,7 +89,23 @@ def verify_models(
             answer = _ask(request, notes, time_limit, memory_limit, stop)
         except DeviceError as problem:
             return _undone(problem, notes)
-    return verdict_on(answer, rtol, atol, precision)
+        verdict = verdict_on(answer, rtol, atol, precision)
+        unclear = not verdict.ok and verdict.runs and all(run.ok or run.error is not None for run in verdict.runs)
+        if unclear and rtol is None and atol is None and (cut := _cut(request, folder, time_limit, memory_limit)):
+            answer = _ask(request | cut | {"reference": None}, notes, time_limit, memory_limit, stop)
+            return replace(verdict_on(answer, precision=precision), loads=verdict.loads, chosen=True)
+        return verdict
+
+
+def _cut(
+    request: Mapping[str, Any], folder: Path, time_limit: float | None, memory_limit: int | None
+) -> dict[str, str]:
+    """Files to be compared instead of those of a request: models cut where they choose; none where they do not."""
+    asked = {key: request[key] for key in ("a", "b", "custom", "inputs", "seed", "dims")}
+    with suppress(DeviceError):
+        asked |= {"do": "choices", "out": str(folder)}
+        return dict(_ask(asked, Path(folder, "choices"), time_limit, memory_limit))
+    return {}
 
 
 def verify_reference(
@@ -269,6 +288,8 @@ def verify_culprits(
     request["failed"] = [run.name.partition(": ")[0] for run in verdict.runs if not run.ok]
     crashed: list[list[str]] = []
     with work_folder() as folder:
+        if verdict.chosen:
+            request |= _cut(request, folder, time_limit, memory_limit)
         while True:
             notes = Path(folder, str(len(crashed)))
             try:

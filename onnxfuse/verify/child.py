@@ -14,7 +14,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import feed_limits, process
 from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.runtime.provider import CPU, Provider
-from onnxfuse.verify import culprits, nodes, places, trial
+from onnxfuse.verify import choices, culprits, nodes, places, trial
 from onnxfuse.verify.original import Original, loads, original
 from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, loaded, run_modes
 
@@ -33,6 +33,7 @@ def main(request: dict[str, Any]) -> object:
         "reference": keep,
         "groups": nodes.measure,
         "culprits": culprits.measure,
+        "choices": choices.write,
         "place": places.measure,
     }
     return table[request.pop("do")](note, **request)

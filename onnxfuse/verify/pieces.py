@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
+from onnxfuse.errors import ModelError
+from onnxfuse.runtime import feed_limits
 from onnxfuse.runtime.graphs import subgraphs
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
@@ -23,6 +27,26 @@ class Piece:
     nodes: tuple[int, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+def whole(path: str) -> ModelProto:
+    """A model with its external data. Raises UsageError and ModelError."""
+    model = feed_limits.load_proto(Path(path))
+    try:
+        onnx.load_external_data_for_model(model, str(Path(path).parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as problem:
+        said = str(problem).splitlines()[0]
+        raise ModelError(f"inputs: external data of {path} cannot be read: {said}") from None
+    return model
+
+
+def tapped(model: ModelProto, names: Iterable[str]) -> ModelProto:
+    """The same with further outputs."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    own = {o.name for o in made.graph.output}
+    made.graph.output.extend(ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in own)
+    return made
 
 
 def shared_names(a: GraphProto, b: GraphProto) -> set[str]:

@@ -9,12 +9,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
-from onnxfuse.errors import DeviceError, ModelError
+from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feed_limits, feeds, process
 from onnxfuse.verify import codes, compare, trial
-from onnxfuse.verify.pieces import Piece, behind, cut, origin_of, pieces, shared_names, transposed
+from onnxfuse.verify.pieces import (
+    Piece,
+    behind,
+    cut,
+    origin_of,
+    pieces,
+    shared_names,
+    tapped,
+    transposed,
+    whole,
+)
 
 AT_ONCE = 32  # pieces whose values are held at a time
 SLACK = 10.0  # how far a piece may be from what it stands for, in bounds of one node
@@ -31,7 +41,7 @@ def errors(
     dims: Mapping[str, int], rtol: float | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Each piece of `b` on values of `a`: its error with the libraries and, where that is too much, without them."""
-    first, second = _whole(a), _whole(b)
+    first, second = whole(a), whole(b)
     found = []
     values = _inputs(a, custom, inputs, seed, dims)
     layouts = _layouts(first, second, values, custom)
@@ -39,17 +49,6 @@ def errors(
         known = _values(first, [v for p in some for v in (*p.inputs, *p.outputs)], values, custom)
         found += [_compared(second, piece, layouts, known, libraries, custom, rtol) for piece in some]
     return found
-
-
-def _whole(path: str) -> ModelProto:
-    """A model with its external data. Raises UsageError and ModelError."""
-    model = feed_limits.load_proto(Path(path))
-    try:
-        onnx.load_external_data_for_model(model, str(Path(path).parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as problem:
-        said = str(problem).splitlines()[0]
-        raise ModelError(f"inputs: external data of {path} cannot be read: {said}") from None
-    return model
 
 
 def _layouts(
@@ -95,13 +94,9 @@ def _values(
     model: ModelProto, names: Sequence[str], inputs: trial.Values, custom: Sequence[str]
 ) -> dict[str, engine.Array]:
     """These values, as a model computes them without optimizations, but where it saturates so."""
-    own = {o.name for o in model.graph.output}
-    taps = dict.fromkeys(v for v in names if v not in inputs and v not in own)
-    tapped = ModelProto()
-    tapped.CopyFrom(model)
-    tapped.graph.output.extend(ValueInfoProto(name=name) for name in taps)
+    more = tapped(model, [v for v in names if v not in inputs])
     settings = engine.options(libraries=custom, optimize=codes.saturates(model.graph), lean=True)
-    session = engine.open_session(tapped.SerializeToString(), settings)
+    session = engine.open_session(more.SerializeToString(), settings)
     made = engine.output_names(session)
     return {**inputs, **dict(zip(made, engine.run(session, inputs, made), strict=True))}
 
@@ -157,7 +152,7 @@ def write(
     """Write the piece of the second model that holds these nodes, the piece of the first that it stands for, and what
     both read. Returns the names of what is written: `a`, `b`, `inputs`.
     """
-    first, second = _whole(a), _whole(b)
+    first, second = whole(a), whole(b)
     wanted = set(nodes)
     values = _inputs(a, custom, inputs, seed, dims)
     layouts = _layouts(first, second, values, custom)

@@ -42,6 +42,7 @@ class Verdict:
     informational: bool = (
         False  # the model is quantized: output differences are informational, `verify_groups` checks kernels
     )
+    chosen: bool = False  # what the original chooses was given to both: outputs are those of models cut there
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
