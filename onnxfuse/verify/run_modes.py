@@ -91,9 +91,7 @@ def compared(
     )
 
 
-def judged(
-    note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, found: RunOutputs
-) -> RunMode:
+def judged(note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, found: RunOutputs) -> RunMode:
     """The mode as its run is judged: no longer `like_reference` where without optimizations both models are alike.
 
     Where only the runtime's optimizations make products of codes exact, they are what the bodies run with, and what
