@@ -10,7 +10,7 @@ from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.resize import resized
 from onnxfuse.ops.spec import UNFORESEEN, View
 
-Guess = Callable[[View], TensorType | None]
+Guess = Callable[[View], TensorType | tuple[TensorType, ...] | None]  # of the first output, or of the first ones
 
 
 def _same(view: View) -> TensorType | None:
@@ -52,6 +52,48 @@ def _multi_head(view: View) -> TensorType | None:
     return TensorType(view.dtype(0), (q[0], q[1], v[1] * v[3] if len(v) == 4 else v[-1]))
 
 
+def _grouped(view: View) -> TensorType | None:
+    """GroupQueryAttention: as wide as the query, which has keys and values behind it where these are missing."""
+    q = view.shape(0)
+    if len(q) != 3:
+        return None
+    if view.has(1):
+        return TensorType(view.dtype(0), q)
+    heads, shared = int(view.attr("num_heads", 0)), int(view.attr("kv_num_heads", 0))
+    size = divides(Index.of(heads + 2 * shared), q[2])
+    return None if size is None else TensorType(view.dtype(0), (*q[:2], size * heads))
+
+
+def _blocks_of_codes(view: View) -> TensorType | None:
+    """MatMulNBits and its kin: a product with weights in blocks of a few bits, N columns wide."""
+    return TensorType(view.dtype(0), (*view.ranked(0, 1)[:-1], Index.of(int(view.attr("N", 0)))))
+
+
+def _product(kind: int) -> Guess:
+    """A product of matrices, the second one constant or of rank 2, of the type of an input."""
+
+    def typed(view: View) -> TensorType | None:
+        a, b = view.ranked(0, 1), view.ranked(1, 2, 2)
+        return TensorType(view.dtype(kind), (*a[:-1], b[1]))
+
+    return typed
+
+
+def _quantized_attention(view: View) -> TensorType | None:
+    """QAttention: as `_attention`, of the type of the bias."""
+    packed = _attention(view)
+    return None if packed is None else TensorType(view.dtype(2), packed.shape)
+
+
+def _lstm(view: View) -> tuple[TensorType, ...] | None:
+    """DynamicQuantizeLSTM: outputs of all steps, and the last states."""
+    (steps, batch, _), kind = view.ranked(0, 3, 3), view.dtype(0)
+    ways = Index.of(2 if view.attr("direction", "forward") == "bidirectional" else 1)
+    width = Index.of(int(view.attr("hidden_size", 0)))
+    last = TensorType(kind, (ways, batch, width))
+    return TensorType(kind, (steps, ways, batch, width)), last, last
+
+
 def _resize(view: View) -> TensorType | None:
     """Resize and Upsample in modes without a row: the shape by `sizes` or scales."""
     return TensorType(view.dtype(0), resized(view))
@@ -70,7 +112,16 @@ def _frames(view: View) -> TensorType | None:
 
 # By domain and operator: the type of the first output.
 _MICROSOFT: dict[str, Guess] = {
-    **dict.fromkeys(("BiasAdd", "BiasSoftmax"), _same),
+    **dict.fromkeys(
+        ("BiasAdd", "BiasSoftmax", "RotaryEmbedding", "MoE", "QMoE", "Inverse", "GroupNorm", "Trilu"), _same
+    ),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulFpQ4"), _blocks_of_codes),
+    "DynamicQuantizeMatMul": _product(0),
+    "GemmFastGelu": _product(0),
+    "MatMulIntegerToFloat": _product(2),
+    "DynamicQuantizeLSTM": _lstm,
+    "GroupQueryAttention": _grouped,
+    "QAttention": _quantized_attention,
     "QuantizeLinear": _quantized,
     "DequantizeLinear": _dequantized,
     "Attention": _attention,
@@ -91,10 +142,11 @@ _GUESSES: dict[str, dict[str, Guess]] = {
 }
 
 
-def guessed(view: View) -> TensorType | None:
-    """The type of a node's first output; None for operators without an entry here."""
+def guessed(view: View) -> tuple[TensorType, ...]:
+    """The types of a node's first outputs; none for operators without an entry here."""
     guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
     try:
-        return guess(view) if guess is not None else None
+        found = guess(view) if guess is not None else None
     except (Refused, *UNFORESEEN):
-        return None
+        found = None
+    return () if found is None else found if isinstance(found, tuple) else (found,)

@@ -141,9 +141,10 @@ class _Pass:
             self._meet(node)
         if isinstance(found, Decision):
             typed = self._guess(node)
-            if (mine := guessed(view)) is not None:
-                typed[node.outputs[0]] = mine
-                self.unproven.pop(node.outputs[0], None)
+            for name, mine in zip(node.outputs, guessed(view), strict=False):
+                if name:
+                    typed[name] = mine
+                    self.unproven.pop(name, None)
             if node.op == "Slice" and node.standard:
                 typed = self._sliced(view, typed)
             self.types.update(typed | self._held(node, typed))

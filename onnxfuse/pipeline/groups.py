@@ -334,13 +334,17 @@ def reads_shape(node: Node) -> bool:
 def costs_of(graph: Graph, nodes: Iterable[Node], sizes: Sizes) -> dict[str, tuple[int | None, int | None]]:
     """By name of each node its operations, and the bytes that it reads and makes; None where they are not known.
 
-    Equal calls on values of equal types are looked at once.
+    Equal calls on values of equal types are looked at once; those without a definition are not, whose attributes may be
+    as large as a forest of trees.
     """
     known: dict[tuple[object, ...], int | None] = {}
     found = {}
     for n in nodes:
         values = [v for v in dict.fromkeys((*n.inputs, *n.outputs)) if v]
-        key = (n.key, repr(sorted(n.attrs.items())), tuple(map(repr, map(graph.types.get, (*n.inputs, *n.outputs)))))
+        key: tuple[object, ...] = (n.key, reads_shape(n))
+        if n.body is not None or ROWS.find(n, graph.opset) is not None:
+            types = tuple(map(repr, map(graph.types.get, (*n.inputs, *n.outputs))))
+            key = (n.key, repr(sorted(n.attrs.items())), types)
         if key not in known:
             facts = facts_of(graph, n)
             known[key] = _value(facts.flops, sizes) if facts is not None else 0 if reads_shape(n) else None

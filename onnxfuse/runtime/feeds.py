@@ -68,6 +68,7 @@ RECIPES = (
     Recipe("positive", shared=True, ones=True, positive=True),
     Recipe("bounds", shared=True, ones=True, bounds=True),
 )
+ALONE = Recipe("a single sample", ((1, 5), (1, 7)), batch=True)
 TYPICAL = Recipe("typical", ((1, 128),), (224,), batch=True)  # sizes worth measuring
 
 

@@ -16,7 +16,7 @@ from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import choices, culprits, nodes, places, trial
 from onnxfuse.verify.original import Original, loads, original
-from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, loaded, run_modes
+from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, judged, loaded, run_modes
 
 _LONG = 0.05  # seconds of a run
 
@@ -137,7 +137,7 @@ def _runs(
         found = compared(note, b, mode, custom, reference)
         note("the original, in float64, if need be")
         costs += [found.load] if found.load is not None else []
-        yield facts_of(mode, found, reference)
+        yield facts_of(judged(note, b, mode, custom, reference, found), found, reference)
 
 
 if __name__ == "__main__":

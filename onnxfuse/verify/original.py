@@ -89,6 +89,19 @@ class Original:
         known = {at: said for at, said in self.known.items() if at == 0}
         return replace(self, **one, known=known, perturbed=[draw[:1] for draw in self.perturbed])
 
+    def within(self, found: Results) -> bool:
+        """Whether these outputs are within `limits`."""
+        return not _exceeding(_distances(self.expected, found), self.limits)
+
+    def plain(self) -> Original | None:
+        """The same, run without optimizations, wrong as its products of codes may be then; None if it does not run."""
+        try:
+            session = _opened(self.path, self.custom, optimize=False)
+            found = [engine.run(session, each, self.names) for each in self.sets]
+        except DeviceError:
+            return None
+        return replace(self, expected=found, optimized=[], own=[[0.0] * len(self.names) for _ in self.sets])
+
     def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
         """By output, distance and self-distance of the original on the set with the largest ratio of error to limit.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,23 @@ def compared(
     return RunOutputs(
         "", found, watch.load(mode.name.partition(",")[0], bool(mode.libraries)) if mode.optimize else None
     )
+
+
+def judged(note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, found: RunOutputs) -> RunMode:
+    """The mode as its run is judged: no longer `like_reference` where without optimizations both models are alike.
+
+    Where only the runtime's optimizations make products of codes exact, they are what the bodies run with, and what
+    they fuse of the original they may not find in the bodies: other roundings, so other codes.
+    """
+    if not (mode.like_reference and mode.optimize and first.quantized and found.results is not None):
+        return mode
+    if first.within(found.results):
+        return mode
+    note("the original, no optimizations")
+    if (plain := first.plain()) is None:
+        return mode
+    alike = compared(note, path, replace(mode, optimize=False), custom, plain)
+    return replace(mode, like_reference=alike.results is None or not plain.within(alike.results))
 
 
 def _ran(

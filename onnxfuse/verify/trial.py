@@ -203,8 +203,7 @@ def _by_recipe(
 
 def _with_sums(runner: _Runner, wanted: Sequence[feeds.Input], dims: Mapping[str, int]) -> InputSets | None:
     """Input sets for inputs of which one size is the sum of two others, as for a mask over a cache and new words."""
-    recipe = feeds.RECIPES[0]
-    for summed in feeds.with_sums(wanted, dims):
+    for recipe, summed in itertools.product((feeds.RECIPES[0], feeds.ALONE), feeds.with_sums(wanted, dims)):
         try:
             found = _by_recipe(runner, summed, recipe, dims)
         except DeviceError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Load, Scalar, apply, const
 from onnxfuse.measure.profile import profile_models
+from onnxfuse.pipeline.groups import costs_of
 from onnxfuse.verify import verify_models
 from tests.caches import own_cache
+from tests.emit.plans import graph_of
 
 SECONDS = 20.0  # for what takes less than one on an idle machine, and minutes or years where it grows fast
 
@@ -156,3 +159,21 @@ def test_functions_that_double_are_counted_before_they_are_written_out(tmp_path:
             verify_models(a, b, time_limit=30.0)
         with large:
             profile_models([a, b], time_limit=30.0)
+
+
+class _Forest:
+    """An attribute as large as a model: nobody waits until it is written out."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("an attribute of an operator without a definition was written out")
+
+
+def test_attributes_of_what_is_left_to_the_runtime_are_not_read() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+        m (float[N, 4] x) => (float[N, 1] y, float[N, 4] z)
+        { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1> (x)
+          z = Relu (x) }""")
+    graph = graph_of(model)
+    nodes = [replace(n, attrs={"nodes_values": _Forest()}) if n.domain else n for n in graph.nodes]
+    found = costs_of(graph, nodes, {"N": 8})
+    assert sorted((each is None, each) for each, _ in found.values()) == [(False, 32), (True, None)]

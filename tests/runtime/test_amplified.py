@@ -15,11 +15,12 @@ from onnx import numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.verify import original, trial
-from onnxfuse.verify.run_modes import RunMode, RunOutputs, facts_of
+from onnxfuse.verify.run_modes import RunMode, RunOutputs, facts_of, judged
 from onnxfuse.verify.verdicts import Verdict, verdict_on
 
 KERNELS = RunMode("with library, all optimizations", (), "", True)
 BODIES = RunMode("without library, no optimizations", (), "", False, like_reference=True)
+OPTIMIZED_BODIES = RunMode("without library, all optimizations", (), "", True, like_reference=True)
 LENGTH = """<ir_version: 8, opset_import: ["" : 17]>
     m (float[1024] x) => (float[n] y)
     <float zero = {0}, float one = {1}>
@@ -105,6 +106,22 @@ def test_an_error_of_one_percent_on_all_inputs_is_found(tmp_path: Path) -> None:
     of = baseline(layers(1), tmp_path / "m.onnx")
     found = verdict(of, [[value * np.float32(1.01) for value in each] for each in of.expected])
     assert (found.ok, len(of.perturbed)) == (False, original._DRAWS) and len(of.sets) > 1
+
+
+@pytest.mark.parametrize(("off", "alike"), [(0.0, True), (0.01, False)])
+def test_bodies_that_are_alike_without_optimizations_may_differ_by_codes_with_them(
+    tmp_path: Path, off: float, alike: bool
+) -> None:
+    """As where products of codes are exact with the runtime's optimizations only, which fuse other parts of bodies."""
+    of = baseline(layers(), tmp_path / "m.onnx")
+    bodies = layers()
+    gain = next(each for each in bodies.graph.initializer if each.name == "gain")
+    gain.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(gain) * np.float32(1 + off), "gain"))
+    onnx.save(bodies, tmp_path / "b.onnx")
+    found = RunOutputs("", next(f for f in (kernels(of, seed) for seed in range(100)) if not of.within(f)))
+    mode = judged(lambda _: None, str(tmp_path / "b.onnx"), OPTIMIZED_BODIES, (), of, found)
+    assert mode.like_reference != alike
+    assert judged(lambda _: None, str(tmp_path / "b.onnx"), BODIES, (), of, found) == BODIES
 
 
 def test_no_perturbation_accepts_another_function(tmp_path: Path) -> None:

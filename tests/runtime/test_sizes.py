@@ -216,6 +216,23 @@ def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
     assert {(1, 1, 2), (2, 2, 4)} <= sizes and len(sizes) > 3
 
 
+def test_a_sum_of_two_others_for_a_single_sample(tmp_path: Path):
+    """As in decoders whose tables of angles have one row: the runtime takes them with one sample only."""
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["whole"], axis=1),
+        helper.make_node("Reshape", ["whole", "one"], ["row"]),
+        helper.make_node("MatMul", ["mask", "row"], ["y"]),
+    ]
+    inputs = {
+        "new": (FLOAT, ["batch", "sequence", 4]),
+        "mask": (FLOAT, ["batch", 1, "total"]),
+        "past": (FLOAT, ["batch", "past", 4]),
+    }
+    found = tried(saved(tmp_path, nodes, inputs, ["y"], one=[1, -1, 4])).values
+    assert len({each["past"].shape for each in found}) > 1
+    assert all(len(each["past"]) == 1 for each in found)
+
+
 @pytest.mark.usefixtures("unhurried")
 def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
     """A model that does not run without optimizations is tried again with them: its symbols are still there."""

@@ -33,6 +33,7 @@ WHOLE = 1.25  # the same of a single block, for which filters are transformed on
 MANY = 16  # assumed number of register tiles, where it is not known
 LOOPS = 2  # cycles of loop overhead per vector
 LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
+SHORT = 18  # the same where dilated tiles may not lose: one spreads over `dilation` as many lines, all are computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class ContractionPhase:
         windows = windows_of(t, self.places) if t is not None else None
         if t is None or windows is None:
             return None
-        sizes, ranking = self._assumed_sizes(t, windows), self.ranking
+        sizes, ranking = self._assumed_sizes(t, windows, LINE), self.ranking
+        small = self._assumed_sizes(t, windows, SHORT) if max(windows.dilations) > 1 else sizes
+        most = ranking.seconds(direct, small)[FEW] if small != sizes else inf
         machines, times = ranking.machines, ranking.seconds(direct, sizes)
         order = []
         for at, each in enumerate(divisions_of(t, windows, ranking.target)):
@@ -127,16 +130,18 @@ class ContractionPhase:
             factors[each.transform] = max(1.0, min(factors.get(each.transform, inf), computed))
             if few.seconds >= GAIN * times[FEW]:
                 continue
+            if most < inf and ranking.cost(candidate, kernel, small, machines[FEW]).seconds > most:
+                continue
             total = prod((alone.seconds, few.seconds, *(cost(machine).seconds for machine in machines[FEW + 1 :])))
             if total < best or (total == best and found is not None and at < taken):
                 best, taken, found = total, at, Faster(each, candidate, few.seconds, times[FEW])
         return found
 
-    def _assumed_sizes(self, t: Tiled, w: Windows) -> Mapping[str, int]:
-        """A value for each symbol of the kernel: 1 where it counts images, else `LINE`, also behind the convolution."""
+    def _assumed_sizes(self, t: Tiled, w: Windows, side: int) -> Mapping[str, int]:
+        """A value for each symbol of the kernel: 1 where it counts images, else `side`, also behind the convolution."""
         inside = {s for a in w.place for s in symbols_of(a.extent)}
         images = {s for a in t.rows for s in symbols_of(a.extent)} - inside
-        return self.ranking.nonempty_sizes({s.name: 1 if s in images else LINE for s in self.ranking.symbols})
+        return self.ranking.nonempty_sizes({s.name: 1 if s in images else side for s in self.ranking.symbols})
 
 
 @lru_cache(1024)

@@ -248,6 +248,14 @@ def test_dilated_convolutions_use_it_too() -> None:
         assert by_winograd(conv("c", (1, 64, 56, 56), (64, 64, 3, 3), **PADDED, dilations=dilations))
 
 
+@pytest.mark.parametrize(("dilation", "pays"), [(2, True), (24, False)])
+def test_images_of_any_size_are_no_longer_than_a_dilated_tile(dilation: int, pays: bool) -> None:
+    """A tile of four lines 24 apart computes 96: an image of 16 lines took 36 times the products of its outputs."""
+    wide = {"dilations": (dilation, dilation), "pads": [dilation] * 4}
+    assert by_winograd(conv("c", (1, 64, "H", "W"), (128, 64, 3, 3), **wide)) == pays
+    assert by_winograd(conv("c", (1, 64, 96, 96), (128, 64, 3, 3), **wide))
+
+
 def test_other_convolutions_are_direct() -> None:
     x, filters = (1, 64, 56, 56), (64, 64, 3, 3)
     for attrs in ({"strides": (2, 2)}, {"strides": (1, 2)}, {"strides": (2, 2), "dilations": (2, 2)}):
