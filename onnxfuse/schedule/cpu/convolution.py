@@ -106,7 +106,7 @@ class ContractionPhase:
         if t is None or windows is None:
             return None
         sizes, ranking = self._assumed_sizes(t, windows), self.ranking
-        machines, times = ranking.machines, ranking.seconds(direct, sizes)
+        machines, times = ranking.machines, ranking.seconds(direct, ranking.complete(direct), sizes)
         order = []
         for at, each in enumerate(divisions_of(t, windows, ranking.target)):
             least = [least_seconds(t, windows, each, machine, sizes) for machine in machines]
