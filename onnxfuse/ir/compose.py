@@ -367,11 +367,13 @@ def with_extents(
     ranges = [r for n in walk(value) if isinstance(n, Reduce) for r in n.ranges]
     made = {a: Axis(a.name, change(a.extent)) for a in (*axes, *ranges)}
 
+    kept = all(a == b for a, b in made.items())
+
     def index(e: Index) -> Index:
-        return places(transform(e, lambda a: Index.of(made[a]) if isinstance(a, Axis) else None))
+        return places(e if kept else transform(e, lambda a: Index.of(made[a]) if isinstance(a, Axis) else None))
 
     def leaf(x: Scalar) -> Scalar | None:
-        if not isinstance(x, Reduce):
+        if kept or not isinstance(x, Reduce):
             return None
         body = tuple(rebuild(b, leaf, index) for b in x.body)
         return Reduce(x.combine, tuple(made[r] for r in x.ranges), body, x.dtype, x.slot)

@@ -43,6 +43,7 @@ def expanded(e: Index) -> Index:
     return transform(e, lambda a: a.formula if isinstance(a, Symbol) else None)
 
 
+@lru_cache(1 << 14)
 def named(e: Index) -> Index:
     """The extent e as a polynomial over symbols: every quotient, remainder or minimum of extents becomes a symbol.
 
@@ -61,6 +62,7 @@ def named(e: Index) -> Index:
     return Index.of(_symbol(expanded(Index.of(mono[0])))) * c if alone else made
 
 
+@lru_cache(1 << 14)
 def parts_named(e: Index) -> Index:
     """The same for a number that may be negative, such as a bound: only its parts become symbols.
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.layout import Layout
+
+T = TypeVar("T")
 
 CODES: dict[str, str] = {
     "E-TYPE": "the operators cannot be combined in one kernel",
@@ -75,6 +77,7 @@ class TensorType:
         return shape if len(shape) == len(self.shape) else None
 
 
+SPARE = 64  # nodes that are no nodes of a graph of which it keeps something, such as transpositions that are priced
 LIMIT = 1024  # maximum bytes of a constant in a function body: each inlined call would copy larger ones
 
 
@@ -167,6 +170,7 @@ class Graph:
     known: Mapping[str, tuple[Index, ...]]
     opset: int
     source: object = None
+    kept: dict[int, tuple[Node, object, Any]] = field(default_factory=dict, init=False, repr=False)  # see `once`
 
     def producers(self) -> dict[str, Node]:
         """The node that produces each value."""
@@ -179,6 +183,18 @@ class Graph:
             for i in dict.fromkeys(n.reads):
                 found.setdefault(i, []).append(n)
         return found
+
+    def once(self, node: Node, by: object, make: Callable[[], T]) -> T:
+        """What `make` makes of a node by some table: it is made once, and forgotten with the graph."""
+        known = self.kept.get(id(node))
+        if known is not None and known[0] is node and known[1] is by:
+            found: T = known[2]
+            return found
+        if len(self.kept) >= len(self.nodes) + SPARE:
+            self.kept.clear()
+        made = make()
+        self.kept[id(node)] = (node, by, made)  # with the node, so that no other one gets its number
+        return made
 
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
         """The same graph with other nodes."""

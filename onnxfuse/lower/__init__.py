@@ -25,7 +25,7 @@ from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
-from onnxfuse.ops.spec import Definition, OperatorTable, define, view_of
+from onnxfuse.ops.spec import Definition, OperatorTable, defined
 from onnxfuse.plan.dependences import data
 
 __all__ = ["Lowered", "has_reduction", "lower"]
@@ -41,7 +41,7 @@ def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
     graph = plan.graph
     made: list[Definition] = []
     for node in group.nodes:
-        found = define(rows, view_of(graph, node))
+        found = defined(rows, graph, node)
         if isinstance(found, Decision):
             return found
         made.extend(found)

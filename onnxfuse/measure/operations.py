@@ -17,7 +17,7 @@ from onnxfuse.load import load
 from onnxfuse.load.source import source_of
 from onnxfuse.ops.classify import node_facts
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import define, view_of
+from onnxfuse.ops.spec import defined
 from onnxfuse.runtime import feed_limits
 
 # ONNX element types by the runtime profiler's names; types without arithmetic are left out.
@@ -46,7 +46,7 @@ def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str
 
 def _counts(graph: Graph) -> Iterable[tuple[str, int]]:
     for node in graph.nodes:
-        found = define(ROWS, view_of(graph, node))
+        found = defined(ROWS, graph, node)
         count = None if isinstance(found, Decision) else node_facts(graph, node, found).flops.constant
         if count is not None:
             yield node.name, count

@@ -20,7 +20,7 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
 from onnxfuse.ir.indexing import coefficient, flatten, looked_up, product, substitute
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, uncast
-from onnxfuse.ops.spec import Definition, OperatorTable, define, view_of
+from onnxfuse.ops.spec import Definition, OperatorTable, defined
 
 Shape = tuple[Index, ...]
 
@@ -86,7 +86,7 @@ def facts(graph: Graph, rows: OperatorTable) -> Facts:
     refusals: dict[str, Decision] = {}
     for node in graph.nodes:
         assert node.name not in known and node.name not in refusals, f"classify: two nodes are named {node.name}"
-        found = define(rows, view_of(graph, node))
+        found = defined(rows, graph, node)
         if isinstance(found, Decision):
             refusals[node.name] = found
         else:

@@ -326,6 +326,11 @@ def define(rows: OperatorTable, view: View) -> tuple[Definition, ...] | Decision
         return Decision("E-INTERNAL", (node.name,), f"{node.op}: {e!r}", REPORT)
 
 
+def defined(rows: OperatorTable, graph: Graph, node: Node) -> tuple[Definition, ...] | Decision:
+    """The same of a node of a graph, made once."""
+    return graph.once(node, rows, lambda: define(rows, view_of(graph, node)))
+
+
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
     """Definitions over named extents; the row's demands are attached to the first of them."""
     made = tuple(d if is_static(d.axes, d.value) else d.over(named, parts_named) for d in made)

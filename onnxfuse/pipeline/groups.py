@@ -23,7 +23,7 @@ from onnxfuse.ir.unsupported import READ
 from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import REPORT, define, view_of
+from onnxfuse.ops.spec import REPORT, defined
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
@@ -322,7 +322,7 @@ def _value(e: Index, sizes: Sizes) -> int | None:
 
 def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
     """The facts of a node; None where it has no definitions."""
-    found = define(ROWS, view_of(graph, node))
+    found = defined(ROWS, graph, node)
     return None if isinstance(found, Decision) else node_facts(graph, node, found)
 
 

@@ -13,7 +13,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import ZERO, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
-from onnxfuse.ops.spec import Definition, Images, OperatorTable, define, view_of
+from onnxfuse.ops.spec import Definition, Images, OperatorTable, defined
 from onnxfuse.ops.traits import keeps_order
 
 WEIGHTS = "weights"  # a contraction with a constant side
@@ -60,7 +60,7 @@ def of_whole_images(kind: Kind) -> bool:
 
 def kind_of(graph: Graph, node: Node, rows: OperatorTable, weights: Container[str] = ()) -> Kind | Decision:
     """The kind of a node, or why it has no kernel. `weights` are values computed from constants only."""
-    found = define(rows, view_of(graph, node))
+    found = defined(rows, graph, node)
     if isinstance(found, Decision):
         return found
     refused = _types_refused(graph, node)
@@ -133,7 +133,7 @@ def decoded_weights(graph: Graph, rows: OperatorTable) -> frozenset[str]:
 def convolves_variables(graph: Graph, node: Node, rows: OperatorTable, weights: Container[str] = ()) -> bool:
     """Whether a node is a convolution of two variable values; `weights` are values computed from constants only."""
     row = rows.find(node, graph.opset)
-    found = define(rows, view_of(graph, node)) if row is not None and row.images == "convolution" else ()
+    found = defined(rows, graph, node) if row is not None and row.images == "convolution" else ()
     sums = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)] if not isinstance(found, Decision) else []
     read = {load.source for n in sums for part in n.body for load in loads(part)}
     return bool(read) and not any(v in graph.constants or v in weights for v in read)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 
 from onnxfuse.ir.index import ONE, ZERO, IndexTable
 from onnxfuse.ir.kernel import (
@@ -47,6 +49,13 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
 
 def kernel_text(kernel: Kernel) -> str:
     """The text that identifies a kernel: equal for equal computations, independent of value names."""
+    inputs, outputs = (tuple(replace(p, value="") for p in part) for part in (kernel.inputs, kernel.outputs))
+    return _text(replace(kernel, inputs=inputs, outputs=outputs))
+
+
+@lru_cache(512)
+def _text(kernel: Kernel) -> str:
+    """The text of a kernel without value names; equal ones are spelled once."""
     return render(kernel, "kernel", "kernel").text + "".join(
         f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import itertools
 import math
 import re
@@ -123,6 +124,20 @@ def random_sets(
     """
     every = range(len(recipe.sizes))
     return [drawn(inputs, sizes_of(inputs, recipe, i, dims), recipe, seed=seed, variant=i) for i in every]
+
+
+def digest_of_sets(inputs: Sequence[Input], *, seed: int, recipe: Recipe, dims: Mapping[str, int]) -> bytes:
+    """A hash of names, types, shapes and bits of the sets that `random_sets` draws; of the recipe, if it draws none."""
+    made = hashlib.sha256()
+    try:
+        sets = random_sets(inputs, seed=seed, recipe=recipe, dims=dims)
+    except DeviceError:
+        made.update(f"{recipe} {sorted(dims.items())}".encode())
+        return made.digest()
+    for name, value in (pair for values in sets for pair in values.items()):
+        bits = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+        made.update(f"{name} {value.dtype} {value.shape} ".encode() + bits)
+    return made.digest()
 
 
 def drawn(

@@ -170,14 +170,15 @@ def _checked(
     If the bound by dtype and length of sums is exceeded, the limit is ten times the spread of the body's own runs, if
     that is larger; `spreads` caches it by operator type.
     """
-    model = _single(job, node, captured[0]).SerializeToString()
+    single = _single(job, node, captured[0])
+    model = single.SerializeToString()
     try:
-        found = _distances(job, model, captured, expected)
+        found = _distances(job, single, captured, expected)
     except DeviceError as problem:
         return {"error": None, "limit": None} | _kernel_at_fault(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
-    single = np.dtype(np.float32)
-    coarsest = single if node.op_type in job.narrowed else _coarsest(captured[0], expected[0])
+    narrowed = node.op_type in job.narrowed
+    coarsest = np.dtype(np.float32) if narrowed else _coarsest(captured[0], expected[0])
     bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]
@@ -195,11 +196,10 @@ def _checked(
 
 
 def _distances(
-    job: ComparisonSettings, model: bytes, captured: list[Values], expected: compare.Results
+    job: ComparisonSettings, model: ModelProto, captured: list[Values], expected: compare.Results
 ) -> list[compare.Distance]:
     """By output, the distance of the kernel from the body, the largest over all instruction sets."""
-    libraries = (job.library, *job.custom)
-    rows = [compare.distances(expected, _tested(job, model, libraries, captured, isa)) for isa in job.isas]
+    rows = [compare.distances(expected, _tested(job, model, captured, isa)) for isa in job.isas]
     return [max(column, key=lambda each: each.error) for column in zip(*rows, strict=True)]
 
 
@@ -215,9 +215,9 @@ def _by_float64(
 
     Raises DeviceError if the body cannot be evaluated in float64.
     """
-    libraries, names = (job.library, *job.custom), [name for name in node.output if name]
-    model = _single(job, node, captured[0]).SerializeToString()
-    kernels = [_tested(job, model, libraries, captured, isa) for isa in job.isas]
+    names = [name for name in node.output if name]
+    model = _single(job, node, captured[0])
+    kernels = [_tested(job, model, captured, isa) for isa in job.isas]
     pairs = []
     for at, (values, body) in enumerate(zip(captured, expected, strict=True)):
         found = [kernel[at] for kernel in kernels]
@@ -258,17 +258,24 @@ def _message(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
-def _tested(
-    job: ComparisonSettings, model: bytes, libraries: Sequence[str], sets: list[Values], isa: str
-) -> compare.Results:
-    """The outputs of a kernel, by set."""
-    return _run(model, libraries, sets, tested=True, isa=isa, provider=job.provider)
+def _tested(job: ComparisonSettings, model: ModelProto, sets: list[Values], isa: str) -> compare.Results:
+    """The outputs of the kernel of a model of one node, by set.
+
+    Only the kernels that it calls are switched on: for each kernel of a session the runtime makes a schema, which takes
+    longer than all else where there are a hundred.
+    """
+    called = {(f.domain, f.name) for f in model.functions}
+    others = [f.name for f in job.proto.functions if (f.domain, f.name) not in called]
+    return _run(
+        model.SerializeToString(), (job.library, *job.custom), sets, others, tested=True, isa=isa, provider=job.provider
+    )
 
 
 def _run(
     model: bytes,
     libraries: Sequence[str],
     sets: list[Values],
+    disabled: Sequence[str] = (),
     *,
     optimize: bool = False,
     tested: bool = False,
@@ -276,7 +283,9 @@ def _run(
     provider: Provider = CPU,
 ) -> compare.Results:
     """The outputs of a model. A kernel that is `tested` gets reused memory, so that it cannot rely on zeros."""
-    options = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=tested, isa=isa)
+    options = engine.options(
+        libraries=libraries, disabled=disabled, optimize=optimize, lean=True, arena=tested, isa=isa
+    )
     session = engine.open_session(model, options, provider)
     return [engine.run(session, each, None, provider) for each in sets]
 

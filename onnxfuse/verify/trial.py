@@ -164,11 +164,17 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
     fixed = fixed_sizes(wish.skeleton, wanted, wish.dims)
     unclear: InputSets | None = None  # mostly NaN, or empty: taken when nothing is better
     refused = DeviceError("runtime: the model cannot be run")
+    tried: dict[bytes, DeviceError | None] = {}  # what became of sets; on equal ones the model would do the same
     for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
+        drawn = feeds.digest_of_sets(wanted, seed=wish.seed, recipe=recipe, dims=dims)
+        if drawn in tried:
+            refused = tried[drawn] or refused
+            continue
+        tried[drawn] = None
         try:
             found = _by_recipe(runner, wanted, recipe, dims)
         except DeviceError as problem:
-            refused = problem
+            refused = tried[drawn] = problem
             continue
         if runner.tells(found.results):
             return _with_more(runner, wanted, found, recipe)

@@ -56,6 +56,26 @@ def recurrent(folder: Path) -> Path:
     return saved(folder, [node], states, ["y", "yh", "yc"], w=weights(1, 24, 5), r=weights(1, 24, 6))
 
 
+def test_no_values_are_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Recipes that draw the same values for a model are one: here all of them, but that of positive ones."""
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Log", ["n"], ["y"])]
+    fixed = {"x": (FLOAT, [4, 8]), "s": (FLOAT, [])}
+    path = saved(tmp_path, [helper.make_node("Mul", ["x", "s"], ["p"]), *nodes], fixed, ["y", "p"])
+    ran: list[bytes] = []
+    run = trial._Runner.run
+    monkeypatch.setattr(trial._Runner, "run", lambda self, v: (ran.append(v["x"].tobytes()), run(self, v))[1])
+    monkeypatch.setattr(trial.compare, "relevant", lambda out: False)
+    found = tried(path)
+    assert [v["x"].tobytes() for v in found.values] == ran[:2]  # the first ones, since none is better
+    assert len(ran) == len(set(ran)) == 4
+
+
+def test_a_digest_tells_words_apart():
+    words = feeds.Input("w", np.dtype(object), (3,), "word", words=("ab", "c", "d"))
+    sets = {feeds.digest_of_sets([words], seed=seed, recipe=feeds.RECIPES[0], dims={}) for seed in (0, 0, 1, 2)}
+    assert len(sets) == 3
+
+
 def test_widths_of_recurrent_weights(tmp_path: Path):
     path = recurrent(tmp_path)
     bare = feed_limits.skeleton(path)

@@ -70,10 +70,11 @@ class CostRanking:
         open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
         more = [usual | {name: usual[name] * LARGER for name in open_}] if open_ else []
         sizes = [self.nonempty_sizes(values) for values in (usual, *more)]
-        times = [self.seconds(candidate, sizes[0]) for candidate in candidates]
+        pairs = [(candidate, self.complete(candidate)) for candidate in candidates]
+        times = [self.seconds(*pair, sizes[0]) for pair in pairs]
         total = [prod(each) for each in times]
         for values in sizes[1:]:
-            total = [a * prod(self.seconds(candidate, values)) for a, candidate in zip(total, candidates, strict=True)]
+            total = [a * prod(self.seconds(*pair, values)) for a, pair in zip(total, pairs, strict=True)]
         return [(product_, each[FEW]) for product_, each in zip(total, times, strict=True)]
 
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
@@ -88,7 +89,8 @@ class CostRanking:
 
         def total(at: int) -> float:
             kernel = kernels[at]
-            time = prod(replace(self, kernel=kernel).seconds(ScheduleCandidate("", kernel.phases), values))
+            candidate, whole = ScheduleCandidate("", kernel.phases), replace(self, kernel=kernel)
+            time = prod(whole.seconds(candidate, whole.complete(candidate), values))
             return time / favour if at in self.by_strips else time
 
         return kernels[min(range(len(kernels)), key=total)]
@@ -108,10 +110,9 @@ class CostRanking:
         counts = (1, self.target.cores, self.target.cores * MANY)
         return tuple(replace(self.target, cores=cores) for cores in counts)
 
-    def seconds(self, candidate: ScheduleCandidate, values: Mapping[str, int]) -> tuple[float, ...]:
-        """The predicted seconds on each of the machines, given a value for each symbol of the kernel."""
-        kernel = self.complete(candidate)
-        return tuple(self.cost(candidate, kernel, values, machine).seconds for machine in self.machines)
+    def seconds(self, candidate: ScheduleCandidate, complete: Kernel, values: Mapping[str, int]) -> tuple[float, ...]:
+        """The predicted seconds of a candidate, in its `complete` kernel, on each machine at values of symbols."""
+        return tuple(self.cost(candidate, complete, values, machine).seconds for machine in self.machines)
 
     def complete(self, candidate: ScheduleCandidate) -> Kernel:
         """The legalized kernel with this candidate, whose cost it has."""

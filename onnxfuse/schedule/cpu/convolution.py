@@ -108,8 +108,9 @@ class ContractionPhase:
             return None
         sizes, ranking = self._assumed_sizes(t, windows, LINE), self.ranking
         small = self._assumed_sizes(t, windows, SHORT) if max(windows.dilations) > 1 else sizes
-        most = ranking.seconds(direct, small)[FEW] if small != sizes else inf
-        machines, times = ranking.machines, ranking.seconds(direct, sizes)
+        seconds = partial(ranking.seconds, direct, ranking.complete(direct))
+        most = seconds(small)[FEW] if small != sizes else inf
+        machines, times = ranking.machines, seconds(sizes)
         order = []
         for at, each in enumerate(divisions_of(t, windows, ranking.target)):
             least = [least_seconds(t, windows, each, machine, sizes) for machine in machines]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from onnxfuse.ir.dtype import DType
@@ -90,9 +90,7 @@ def schedule(
     )
     if isinstance(made, Decision):
         return replace(made, nodes=(lowered.group.name,))
-    nest, kernel = made
-    if check is not unchecked:
-        kernel = through(PASSES, nest, target, check)
+    kernel = made.checked(target, check)
     inputs, outputs = (
         tuple(replace(p, value=values[p.name]) for p in part) for part in (kernel.inputs, kernel.outputs)
     )
@@ -103,6 +101,24 @@ def _positional(c: Canonical) -> Canonical:
     """The group with parameters named by position only, so that equal groups are equal."""
     inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
     return replace(c, inputs=inputs, outputs=outputs)
+
+
+@dataclass(slots=True)
+class _Made:
+    """A kernel as loop nests, and after all passes; it is remembered which of them `verified` found nothing in."""
+
+    nest: Kernel
+    kernel: Kernel
+    right: tuple[Pass[Cpu], ...] | None = None
+
+    def checked(self, target: Cpu, check: Check) -> Kernel:
+        """The kernel, of which `check` was told; equal groups are verified once."""
+        if check is unchecked or (check is verified and self.right is PASSES):
+            return self.kernel
+        kernel = through(PASSES, self.nest, target, check)
+        if check is verified and kernel == self.kernel:
+            self.right = PASSES
+        return kernel
 
 
 @lru_cache(512)
@@ -116,8 +132,8 @@ def _scheduled(
     *,
     winograd: bool,
     exchange: bool,
-) -> tuple[Kernel, Kernel] | Decision:
-    """The kernel of a group as loop nests, and after all passes; computed once for equal groups."""
+) -> _Made | Decision:
+    """The kernel of a group; computed once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
@@ -151,7 +167,7 @@ def _scheduled(
     ranking = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes, by_strips)
     taken = ranking.best_kernel(kernels)
     (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
-    return nest, taken
+    return _Made(nest, taken)
 
 
 def prologued(part: AlignedJobs) -> bool:

@@ -11,6 +11,7 @@ from onnx import parser
 
 from onnxfuse import optimize
 from onnxfuse.ir.kernel import Kernel, Loop
+from onnxfuse.render import cpp
 from onnxfuse.schedule.cpu import scheduler
 from onnxfuse.schedule.passes import driver
 from onnxfuse.schedule.passes.driver import NESTS, Pass, Step, through, verified
@@ -110,3 +111,20 @@ def test_candidates_that_are_only_priced_are_verified_in_strict_builds(fresh: py
         counts.append(len(seen))
         assert result.kernels == 1
     assert 1 == counts[0] < counts[1]
+
+
+def test_equal_groups_are_verified_and_spelled_once(fresh: pytest.MonkeyPatch) -> None:
+    """Two groups of one model that differ in names only; a pass that is planted afterwards is found all the same."""
+    twins = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[8, 64] x, float[8, 64] z) => (float[8, 64] y, float[8, 64] w) {
+        a = Exp(x)\n y = Softmax<axis = 1>(a)\n b = Exp(z)\n w = Softmax<axis = 1>(b) }"""
+    model = parser.parse_model(twins).SerializeToString()
+    real, seen = driver.verify, list[Kernel]()
+    fresh.setattr(driver, "verify", lambda kernel: (seen.append(kernel), real(kernel))[1])
+    cpp._text.cache_clear()
+    result = optimize(model, stop_after="render", strategy="dnnfusion")
+    assert (result.kernels, result.distinct_kernels) == (2, 1)
+    assert len(seen) == 1
+    assert cpp._text.cache_info().misses == 1
+    fresh.setattr(scheduler, "PASSES", with_planted(1))
+    assert any(r.code == "E-INTERNAL" for r in optimize(model, stop_after="render", strategy="dnnfusion").refusals)

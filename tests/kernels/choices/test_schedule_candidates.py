@@ -12,6 +12,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
 from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Split, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
+from onnxfuse.schedule.cpu import candidates
 from onnxfuse.schedule.cpu.candidates import USUAL_ROWS, CostRanking, ScheduleCandidate, usual_rows
 from onnxfuse.target import CPUS
 from tests.kernels.cases.contraction import gemm
@@ -52,6 +53,14 @@ def test_of_equal_candidates_the_first_is_chosen():
     ways = [copy(name, 64, Index.of(1)) for name in "abc"]
     assert judge().best(ways, [Index.of(8)])[0].name == "a"
     assert judge().best(ways[::-1], [Index.of(8)])[0].name == "c"
+
+
+def test_a_candidate_is_legalized_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch):
+    legalized = []
+    real = candidates.legalize
+    monkeypatch.setattr(candidates, "legalize", lambda kernel: (legalized.append(kernel), real(kernel))[1])
+    one, other = (judge((Symbol("s0"),)).best([copy(n, 64, M) for n in "ab"], [M])[1] for _ in range(2))
+    assert one == other and len(legalized) == 4  # two candidates, ranked at two sizes each, twice
 
 
 def test_a_single_candidate_has_no_predicted_time():
