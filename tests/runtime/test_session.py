@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import pytest
 from onnxfuse.errors import DeviceError, ModelError, UsageError
 from onnxfuse.runtime import provider
 from onnxfuse.runtime.session import library_of, metadata, session
+from onnxfuse.verify import nodes
 from tests.runtime import twice
 
 X = np.ones((2, 2), np.float32)
@@ -136,3 +138,25 @@ def test_without_a_gpu_a_session_for_one_says_what_is_missing(
     monkeypatch.setattr(provider, "cuda_driver", lambda: None)
     with pytest.raises(DeviceError, match="session: there is no GPU here: no CUDA driver"):
         session(written(tmp_path, wrong), target="cuda")
+
+
+def test_a_kernel_that_is_checked_is_the_only_one_of_its_session(
+    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = twice.model()
+    other = model.functions.add()
+    other.CopyFrom(model.functions[0])
+    other.name = "Other"
+    onnx.save(model, tmp_path / "m.onnx")
+    asked: list[tuple[int, list[str]]] = []
+    options = nodes.engine.options
+
+    def recorded(*, libraries: Any = (), disabled: Any = (), **more: Any) -> Any:
+        asked.append((len(libraries), list(disabled)))
+        return options(libraries=libraries, disabled=disabled, **more)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nodes.engine, "options", recorded)
+    (found,) = nodes.measure(lambda _: None, "m.onnx", str(wrong), [""], (), None, 0, {}, {}, {}, [], [])
+    assert found["error"] == pytest.approx(0.01, rel=1e-3)  # it is the kernel that ran
+    assert {tuple(names) for count, names in asked if count} == {("Other",)}

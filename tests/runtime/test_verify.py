@@ -331,28 +331,6 @@ def test_nodes_that_are_known_are_left_out(files: Path, good: Path):
     assert [each.name for each in results] == ["fused1"]
 
 
-def test_a_kernel_that_is_checked_is_the_only_one_of_its_session(
-    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
-):
-    model = twice.model()
-    other = model.functions.add()
-    other.CopyFrom(model.functions[0])
-    other.name = "Other"
-    onnx.save(model, tmp_path / "m.onnx")
-    asked: list[tuple[int, list[str]]] = []
-    options = nodes.engine.options
-
-    def recorded(*, libraries: Any = (), disabled: Any = (), **more: Any) -> Any:
-        asked.append((len(libraries), list(disabled)))
-        return options(libraries=libraries, disabled=disabled, **more)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(nodes.engine, "options", recorded)
-    (found,) = nodes.measure(lambda _: None, "m.onnx", str(wrong), [""], (), None, 0, {}, {}, {}, [], [])
-    assert found["error"] == pytest.approx(0.01, rel=1e-3)  # it is the kernel that ran
-    assert {tuple(names) for count, names in asked if count} == {("Other",)}
-
-
 def test_values_that_do_not_fit_at_once_are_captured_in_turns(
     files: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
 ):
