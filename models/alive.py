@@ -31,6 +31,8 @@ def dead(model: onnx.ModelProto, feed: Mapping[str, Array], high: float = HIGH) 
     values = {name: value for name, value in activations(model, feed).items() if name not in coded}
     summed = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "ReduceSum"}
     for name, value in values.items():
+        if not value.size:
+            continue  # of no region
         terms = values[summed[name]].size // value.size if name in summed else 1
         seen = value[~(value <= HIDDEN)]  # what is not a number is seen
         if seen.size < value.size and not seen.any():

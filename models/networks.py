@@ -77,6 +77,12 @@ def _published(name: str, what: str, *shape: int) -> tuple[Network, ...]:
     return _full(name, what, (Input("pixel_values", "image", (1, *shape)),), module="models.full.published")
 
 
+def _regions(name: str, what: str) -> tuple[Network, ...]:
+    """A full-size detector of regions, as it was traced: what chooses them has no modern form."""
+    made = _full(name, what, _image(512), module="models.full.regions", high=1e6)  # areas in pixels
+    return tuple(row for row in made if row.name.endswith(".decomposed"))
+
+
 _DEMO_BERT = {"layers": 4, "hidden": 384, "heads": 6, "intermediate": 1536, "vocab": 1000, "positions": 128}
 _DEMO_MOBILENET = ((6, 24, 2, 2), (6, 32, 2, 2), (6, 64, 3, 2), (6, 96, 2, 1), (6, 160, 2, 2))
 
@@ -105,6 +111,8 @@ NETWORKS: tuple[Network, ...] = (
     *_published("s3d", "S3D, 16 frames of 112 x 112", 3, 16, 112, 112),
     *_published("yolo-v4", "YOLOv4, 416 x 416", 3, 416, 416),
     *_full("yolo-v4-boxes", "YOLOv4 with decoded boxes", _image(416), module="models.full.detector", high=1000.0),
+    *_regions("faster-r-cnn", "Faster R-CNN over a pyramid of ResNet-50, 512 x 512"),
+    *_regions("mask-r-cnn", "Mask R-CNN over a pyramid of ResNet-50, 512 x 512"),
     *_full("segformer-b0", "SegFormer-B0, 256 x 256", _image(256), _image(256, "batch")),
     *_small("tiny-bert", "BERT, 2 layers of 64", _tokens(100, 1, 32), "bert", batch=1, sequence=32),
     *_small("tiny-bert.dynamic", "BERT, 2 layers of 64, symbolic", _tokens(100, "batch", "sequence"), "bert"),

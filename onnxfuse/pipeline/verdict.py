@@ -174,7 +174,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[GroupBuild]) -> Build:
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[GroupBuild]:
     """The kernels without which the model passes, found by bisection; None if not found, or if none would be left."""
     if any(not run.ok and not run.with_library for run in verdict.runs):
-        return _rebuilt(context, calls, b)
+        return _rebuilt(context, calls, b, verdict)
     kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
     files = (context.original, b.files[-1], have(b.library).path)
     try:
@@ -184,7 +184,7 @@ def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> lis
     return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
 
 
-def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
+def _rebuilt(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[GroupBuild]:
     """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
     or what the model says of values between them. Each trial is planned and built anew.
     """
@@ -194,8 +194,8 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[GroupBuild]:
     def passes(used: Sequence[str]) -> bool:
         if time.monotonic() > until:
             return False
-        out = frozenset[str]().union(*(names_of(p.group) for p in b.all_parts if p.group.nodes[0].name not in used))
-        made = forbidden(replace(b, verdict=None), out)
+        out = [p for p in b.all_parts if p.group.nodes[0].name not in used]
+        made = _given_up(replace(b, verdict=None), verdict, out)
         for step in (first.plan, first.lower, first.schedule, first.render, finish.build, finish.emit):
             made = step(quiet, calls, made)
             if made.stale:

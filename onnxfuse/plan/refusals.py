@@ -46,9 +46,9 @@ def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]
 
 
 def unnamed(nodes: Iterable[Node], decisions: Iterable[Decision]) -> list[Node]:
-    """The nodes that no decision names."""
+    """The nodes that no decision names. Those without an origin, which a rewrite added, stand for none of the model."""
     named = {name for d in decisions for name in d.nodes}
-    return [n for n in nodes if named.isdisjoint((n.name, *n.origin))]
+    return [n for n in nodes if n.origin and named.isdisjoint((n.name, *n.origin))]
 
 
 def duration(seconds: float) -> str:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxfuse.config import STEPS as STEP_NAMES
 from onnxfuse.emit import body
@@ -29,6 +31,8 @@ from onnxfuse.verify.verdicts import Verdict
 from tests.calls import on_cpu
 from tests.cli.conftest import files
 
+MERGED = """<ir_version: 8, opset_import: ["" : 17]>
+m (float[n, 64] x) => (float[n, 32] y, float[n, 32] z) { a = Gemm(x, u) b = Gemm(x, v) y = Exp(a) z = Tanh(b) }"""
 TWO = """<ir_version: 8, opset_import: ["" : 17]>
 two (float[4, 32] x, float[32, 8] z) => (float[4, 32] y, float[32, 8] w)
 { a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Abs (z)  d = Tanh (c)  w = Neg (d) }"""
@@ -153,6 +157,20 @@ def test_an_error_that_no_group_admits_fails_the_build_where_verification_was_de
     result = built(calls)
     assert result.kernels == 0 and "the outputs of the whole model differ" in result.refusals[-1].reason
     assert Path("o.onnx").read_bytes() == model.read_bytes()
+
+
+def test_what_a_rewrite_added_beside_others_needs_no_reason(here: Path, kernels: Path):
+    """Slices of a merged product stand for no node of the model: they may stay, where all kernels are dropped."""
+    made = onnx.parser.parse_model(MERGED)
+    for name in ("u", "v"):
+        made.graph.initializer.append(numpy_helper.from_array(np.ones((64, 32), np.float32), name))
+    onnx.save(made, "m.onnx")
+    right = optimize("m.onnx", "right.onnx", cache_dir=str(kernels), min_group=1)
+    assert "merged-products" in dict(right.rewrites), right.rewrites
+    calls = Calls(lower=one_percent_more, verify_groups=lambda *_, **__: (), memory_of=nothing)
+    result = optimize("m.onnx", "o.onnx", calls=calls, cache_dir=str(kernels), min_group=1)
+    assert result.kernels == 0
+    assert "E-INTERNAL" not in {r.code for r in result.refusals}
 
 
 def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
