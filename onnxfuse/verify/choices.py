@@ -19,7 +19,7 @@ from onnxfuse.verify.pieces import tapped, whole
 from onnxfuse.verify.run_modes import Note
 
 CHOOSING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
-MOST_BYTES = 1 << 30  # of a model: the cut ones are written with their weights
+MOST_BYTES = 512 << 20  # of a model: the cut ones are written with their weights, and held several times
 
 
 def write(
@@ -51,11 +51,11 @@ def write(
     chose = [dict(zip(names, row[-len(names) :], strict=True)) for row in found.results]
     read = _read(first.graph, second.graph, pairs)
     files = {"a": str(Path(out, "a.onnx")), "b": str(Path(out, "b.onnx"))}
-    cut_a = cut(first, [n for n, _ in pairs], chose[0], [x for x, _ in read])
-    onnx.save(cut_a, files["a"])
+    first = cut(first, [n for n, _ in pairs], chose[0], [x for x, _ in read])
+    onnx.save(first, files["a"])
     onnx.save(cut(second, [n for _, n in pairs], chose[0], [y for _, y in read]), files["b"])
     for number, (given, own) in enumerate(zip(found.values, chose, strict=True)):
-        _write_set(Path(out, f"test_data_set_{number}"), [i.name for i in cut_a.graph.input], given | own)
+        _write_set(Path(out, f"test_data_set_{number}"), [i.name for i in first.graph.input], given | own)
     return files | {"inputs": out}
 
 
@@ -82,10 +82,8 @@ def _read(a: GraphProto, b: GraphProto, pairs: Sequence[tuple[NodeProto, NodePro
 def cut(
     model: ModelProto, nodes: Sequence[NodeProto], values: Mapping[str, engine.Array], read: Sequence[str]
 ) -> ModelProto:
-    """A model without these nodes: what they make, such `values`, are inputs, and `read` are outputs too."""
-    made = ModelProto()
-    made.CopyFrom(model)
-    graph, gone = made.graph, {v for n in nodes for v in n.output if v}
+    """The model, changed: without these nodes, what they make, such `values`, are inputs, and `read` are outputs too."""
+    graph, gone = model.graph, {v for n in nodes for v in n.output if v}
     left = [n for n in graph.node if gone.isdisjoint(n.output)]
     outputs = [*(o for o in graph.output if o.name not in gone), *(ValueInfoProto(name=v) for v in read)]
     known = [v for v in graph.value_info if v.name not in gone]
@@ -96,7 +94,7 @@ def cut(
     for name in (v for n in nodes for v in n.output if v):
         kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
         graph.input.append(helper.make_tensor_value_info(name, kind, [None] * values[name].ndim))
-    return made
+    return model
 
 
 def _write_set(folder: Path, names: Sequence[str], values: Mapping[str, engine.Array]) -> None:
