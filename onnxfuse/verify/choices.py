@@ -82,7 +82,7 @@ def _read(a: GraphProto, b: GraphProto, pairs: Sequence[tuple[NodeProto, NodePro
 def cut(
     model: ModelProto, nodes: Sequence[NodeProto], values: Mapping[str, engine.Array], read: Sequence[str]
 ) -> ModelProto:
-    """The model, changed: without these nodes, what they make, such `values`, are inputs, and `read` are outputs too."""
+    """The model, changed: without these nodes; what they make, such `values`, are inputs, and `read` outputs too."""
     graph, gone = model.graph, {v for n in nodes for v in n.output if v}
     left = [n for n in graph.node if gone.isdisjoint(n.output)]
     outputs = [*(o for o in graph.output if o.name not in gone), *(ValueInfoProto(name=v) for v in read)]
