@@ -53,7 +53,9 @@ HEAD = """# Ablation
 Written by `python scripts/ablation.py --write`. A row is a strategy (`--strategy`), with and without rewriting. *left*
 are nodes that stay with ONNX Runtime: published strategies leave contractions alone, and groups of one operator are no
 kernels by default. *predicted* is the time of kernels and of these nodes, at most, on the cores of the target; *worst*
-is the largest ratio to the plan of `anchors` at any number of cores and size that prices are made of. *search* is the
+is the largest ratio to the plan of `anchors` at any number of cores and size that prices are made of. Operators are
+those of the file as it is loaded, with shapes and constants computed; DNNFusion's figures count what its exports hold,
+which of detectors of regions and of GPT-2 is three to five times as much. *search* is the
 processor time of planning alone, in which so many candidates were *scheduled*. Only rows of equal rewriting are
 compared.
 """
