@@ -38,7 +38,7 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     """Milliseconds of ONNX Runtime, ours and other engines in turns; `error` is relative to the runtime's outputs.
 
     `speedup` is that of ours over each, by minima. What ran just before changes a time by 3 to 5 %: the runtime and
-    ours each run after one of OpenVINO's engines, not one of them after the other.
+    ours each run after an engine that is neither of them, if there are two such.
     """
     common = {"threads": threads, "inputs": str(inputs)}
     runtime = interleaving.Engine(_OURS, {"do": "engine", "model": str(model), "libraries": [], **common})

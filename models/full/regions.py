@@ -52,11 +52,9 @@ class Suppression(torch.autograd.Function):
         while order.size:
             one, others = order[0], order[1:]
             kept.append(one)
-            least, most = (
-                np.maximum(corners[one, :2], corners[others, :2]),
-                np.minimum(corners[one, 2:], corners[others, 2:]),
-            )
-            both = (most - least).clip(0).prod(1)
+            first = np.maximum(corners[one, :2], corners[others, :2])
+            last = np.minimum(corners[one, 2:], corners[others, 2:])
+            both = (last - first).clip(0).prod(1)
             order = others[both <= share * (areas[one] + areas[others] - both)]
         return torch.tensor(np.array(kept))
 
@@ -248,7 +246,6 @@ def _row(make: type[nn.Module], *outputs: str) -> Architecture:
     gains = (
         Gain(r"^proposals\.deltas$", 0.3),  # extents of boxes are exponentials
         Gain(r"^classes$", 3.0),
-        Gain(r"^enlarge$", 1.0),
     )
     return Architecture(make, images(SIZE), ("pixel_values",), outputs, gains, OPSET, calibration=1)
 

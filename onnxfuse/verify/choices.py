@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits
-from onnxfuse.verify import codes, trial
+from onnxfuse.verify import codes, compare, trial
 from onnxfuse.verify.pieces import tapped, whole
 from onnxfuse.verify.run_modes import Note
 
@@ -45,15 +46,18 @@ def write(
     names = [v for n, _ in pairs for v in n.output if v]
     if not pairs or first.ByteSize() > MOST_BYTES:
         return {}
-    settings = engine.options(libraries=custom, optimize=codes.needs_optimizations(skeleton), lean=True)
-    session = engine.open_session(tapped(first, names).SerializeToString(), settings)
-    found = trial.input_sets(session, trial.InputRequest(skeleton, inputs, seed, dims, also=names))
-    chose = [dict(zip(names, row[-len(names) :], strict=True)) for row in found.results]
     read = _read(first.graph, second.graph, pairs)
+    also = list(dict.fromkeys((*names, *(x for x, _ in read))))
+    settings = engine.options(libraries=custom, optimize=codes.needs_optimizations(skeleton), lean=True)
+    session = engine.open_session(tapped(first, also).SerializeToString(), settings)
+    found = trial.input_sets(session, trial.InputRequest(skeleton, inputs, seed, dims, also=also))
+    values = [dict(zip(also, row[-len(also) :], strict=True)) for row in found.results]
+    chose = [{name: each[name] for name in names} for each in values]
+    masks = [all(_is_long_mask(each[x]) for each in values) for x, _ in read]
     files = {"a": str(Path(out, "a.onnx")), "b": str(Path(out, "b.onnx"))}
-    first = cut(first, [n for n, _ in pairs], chose[0], [x for x, _ in read])
+    first = cut(first, [n for n, _ in pairs], chose[0], [x for x, _ in read], masks)
     onnx.save(first, files["a"])
-    onnx.save(cut(second, [n for _, n in pairs], chose[0], [y for _, y in read]), files["b"])
+    onnx.save(cut(second, [n for _, n in pairs], chose[0], [y for _, y in read], masks), files["b"])
     for number, (given, own) in enumerate(zip(found.values, chose, strict=True)):
         _write_set(Path(out, f"test_data_set_{number}"), [i.name for i in first.graph.input], given | own)
     return files | {"inputs": out}
@@ -72,20 +76,45 @@ def _attributes(node: NodeProto) -> dict[str, bytes]:
 
 def _read(a: GraphProto, b: GraphProto, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> list[tuple[str, str]]:
     """What choosing nodes read that others compute, by its names in both graphs."""
-    outputs = {o.name for o in a.output}
-    names = {v for n, _ in pairs for v in n.output}
-    first, second = ({v for n in g.node for v in n.output} - names for g in (a, b))
+    first, second = (_computed(g) - {v for n, _ in pairs for v in n.output} for g in (a, b))
     read = dict.fromkeys((x, y) for n, m in pairs for x, y in zip(n.input, m.input, strict=False))
-    return [(x, y) for x, y in read if x in first and y in second and x not in outputs]
+    found: dict[str, str] = {}  # each name once in either graph
+    for x, y in read:
+        if x in first and y in second and x not in found and y not in found.values():
+            found[x] = y
+    return list(found.items())
+
+
+def _computed(graph: GraphProto) -> set[str]:
+    """What nodes of a graph compute that is no output of it."""
+    return {v for n in graph.node for v in n.output if v} - {o.name for o in graph.output}
+
+
+def _is_long_mask(value: engine.Array) -> bool:
+    """Whether a value is so many booleans that a few of them may be on a tie."""
+    return value.dtype == np.bool_ and value.size >= compare.ONE_OF
 
 
 def cut(
-    model: ModelProto, nodes: Sequence[NodeProto], values: Mapping[str, engine.Array], read: Sequence[str]
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
+    values: Mapping[str, engine.Array],
+    read: Sequence[str],
+    masks: Sequence[bool],
 ) -> ModelProto:
-    """The model, changed: without these nodes; what they make, such `values`, are inputs, and `read` outputs too."""
+    """The model, changed: without these nodes; what they make, such `values`, are inputs, and `read` outputs too.
+
+    Those that are `masks` are outputs as codes of 8 bits, of which a few may differ (`compare.distance`).
+    """
     graph, gone = model.graph, {v for n in nodes for v in n.output if v}
     left = [n for n in graph.node if gone.isdisjoint(n.output)]
-    outputs = [*(o for o in graph.output if o.name not in gone), *(ValueInfoProto(name=v) for v in read)]
+    left += [
+        helper.make_node("Cast", [v], [f"{v}/codes"], to=TensorProto.UINT8)
+        for v, m in zip(read, masks, strict=True)
+        if m
+    ]
+    shown = [f"{v}/codes" if mask else v for v, mask in zip(read, masks, strict=True)]
+    outputs = [*(o for o in graph.output if o.name not in gone), *(ValueInfoProto(name=v) for v in shown)]
     known = [v for v in graph.value_info if v.name not in gone]
     del graph.node[:], graph.output[:], graph.value_info[:]
     graph.node.extend(left)

@@ -36,9 +36,7 @@ ROUNDINGS: dict[str, float] = {"fp32": 0.0, "bf16": 2.0**-8, "fp16": 2.0**-11}  
 UNRELATED = 0.5  # distance (relative L2) above which two outputs are considered unrelated
 
 REPRODUCED = 0.1  # an output counts as reproduced if the original's own runs agree within this (relative L2)
-# One in so many 8-bit values may differ by one step, and one in so many booleans: near a tie the last bit of the float
-# decides.
-ONE_OF = 1000
+ONE_OF = 1000  # one in so many 8-bit values may differ by one step: near a tie the last bit of the float decides
 _TINY = 1e-30
 _BLOCK = 1 << 13  # elements: too few for BLAS to wake other threads
 
@@ -55,8 +53,7 @@ class Distance:
 
 
 def distance(a: Array, b: Array) -> Distance:
-    """The distance of `b` from the reference `a`; a few 8-bit integers of many may be one step apart, a few booleans
-    of very many other ones.
+    """The distance of `b` from the reference `a`; a few 8-bit integers of many may be one step apart.
 
     >>> distance(np.array([3.0, 4.0]), np.array([3.0, 4.5])).error
     0.1
@@ -84,8 +81,7 @@ def _exact_distance(a: Array, b: Array) -> Distance:
         return Distance(float(np.mean(a != b)), 0.0)
     off = np.abs(a.astype(np.float64) - b.astype(np.float64))
     steps = off == 1.0
-    most = a.size // ONE_OF if a.dtype.kind == "b" else max(1, a.size // ONE_OF)
-    ties = a.dtype.itemsize == 1 and np.count_nonzero(steps) <= most
+    ties = a.dtype.kind in "iu" and a.dtype.itemsize == 1 and np.count_nonzero(steps) <= max(1, a.size // ONE_OF)
     return Distance(float(np.mean(off > ties)), float(off.max(initial=0.0)))
 
 

@@ -61,6 +61,21 @@ def test_one_percent_before_or_beside_a_choice_is_found(tmp_path: Path, changes:
     assert "error" in found.message
 
 
+def test_a_mask_that_chooses_nothing_is_exact(tmp_path: Path):
+    """One boolean of 4096: where no node chooses by it, it is wrong."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        m (float[4096] x) => (bool[4096] y) { p = Mul (x, w) y = Greater (v, p) }"""
+    paths = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path, last in zip(paths, (1.0, 0.0), strict=True):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(4096, np.float32), "w"))
+        over = np.append(np.ones(4095), last).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(over, "v"))
+        onnx.save(model, path)
+    assert verify_models(*paths).ok is False
+    assert compare.distance(np.ones(4096, bool), np.append(np.ones(4095, bool), False)).error > 0
+
+
 def test_a_tolerance_is_taken_as_it_is_given(tmp_path: Path):
     found = verify_models(boxes(tmp_path / "a.onnx"), boxes(tmp_path / "b.onnx", error=5e-6), rtol=1e-3)
     assert (found.ok, found.chosen) == (False, False)
