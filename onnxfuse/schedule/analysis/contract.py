@@ -5,7 +5,7 @@ Scales that do not depend on the reduction axes, and everything after the sum, f
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
@@ -49,8 +49,13 @@ def reductions(x: Scalar) -> list[Reduce]:
     return [n for n in walk(x) if isinstance(n, Reduce)]
 
 
-def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
-    """The contraction in a definition, or None when it has none (or more than one reduction)."""
+def recognise(
+    d: Definition, constants: Container[str], by_rows: Callable[[Scalar], Collection[Axis]] = lambda x: ()
+) -> Contracted | None:
+    """The contraction in a definition, or None when it has none (or more than one reduction).
+
+    Of two factors that are not constant, the one that is made `by_rows` goes left.
+    """
     found = reductions(d.value)
     if len(found) != 1:
         return None
@@ -66,7 +71,7 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     c, after = scaled_sum
     if any(not isinstance(f, (Load, Apply)) for f in (c.left, c.right)):
         return None
-    left, right = _sides(d, as_stored(c.left), as_stored(c.right), constants)
+    left, right = _sides(d, as_stored(c.left), as_stored(c.right), constants, by_rows)
     total: Scalar = variable(ACC, F32)
     for fn, value in after:
         total = apply(fn, total, value)
@@ -114,10 +119,22 @@ def _quantized(d: Definition, reduce: Reduce, one: Side, two: Side, constants: C
     return replace(made, zeros=(one.zero, two.zero))
 
 
-def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:
-    """Left and right operand: a constant goes right, else the only factor that depends on the result's last axis."""
+def _sides(
+    d: Definition,
+    one: Scalar,
+    two: Scalar,
+    constants: Container[str],
+    by_rows: Callable[[Scalar], Collection[Axis]] = lambda x: (),
+) -> tuple[Scalar, Scalar]:
+    """Left and right operand: a constant goes right, else one that is made `by_rows` left, else the last axis decides.
+
+    The only factor that depends on the result's last axis goes right.
+    """
     if _is_constant(one, constants) != _is_constant(two, constants):
         return (two, one) if _is_constant(one, constants) else (one, two)
+    rows = by_rows(one), by_rows(two)
+    if any(rows) and not all(rows):
+        return (one, two) if rows[0] else (two, one)
     last = next((a for a in reversed(d.axes) if a.extent != ONE), None)
     return (two, one) if last in free_axes(one) and last not in free_axes(two) else (one, two)
 

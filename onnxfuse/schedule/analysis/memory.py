@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import split_axes
@@ -63,12 +63,13 @@ class Nest:
 
 def nest_of(
     d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}, blocks: Mapping[Axis, int] = {},
-    uncut: Container[Axis] = (),
+    uncut: Container[Axis] = (), cuts: Iterable[Index] = (),
 ) -> Nest:  # fmt: skip
     """A definition without unit axes, its other axes split where indices or storage offsets divide them.
 
-    They are also split like the axes of the values it reads, if those have a nest in `like`. Axes in `blocks` are only
-    split into blocks of that many elements (the last axis of a block stays whole), those in `uncut` not at all.
+    They are also split like the axes of the values it reads, if those have a nest in `like`, and where `cuts` divide
+    them. Axes in `blocks` are only split into blocks of that many elements (the last axis of a block stays whole),
+    those in `uncut` not at all.
     """
     unit = {a: ZERO for a in d.axes if a.extent == ONE}
     inside = {a: (Axis(f"{a.name}.b", floor_div(a.extent, Index.of(n))), Axis(f"{a.name}.j", Index.of(n)))
@@ -80,7 +81,7 @@ def nest_of(
     dims = tuple(first.get(a, Index.of(a)) for a in d.axes)
     for _ in range(4):
         ranges = tuple(dict.fromkeys(r for n in walk(value) if isinstance(n, Reduce) for r in n.ranges))
-        indices = [*indices_of(value), *offsets_in(value, places), *_digits_in(value, like)]
+        indices = [*indices_of(value), *offsets_in(value, places), *_digits_in(value, like), *cuts]
         if d.name in places:
             indices.append(places[d.name].offset(dims))
         new_axes, values = split_axes(axes, indices, whole)

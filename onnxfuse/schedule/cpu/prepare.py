@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.codes import without_scales
-from onnxfuse.ir.compose import guarded, loads, sources, substitute_axes, walk
+from onnxfuse.ir.compose import guarded, loads, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
@@ -23,6 +23,7 @@ from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.heads import Heads, cut_as_read
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
@@ -63,7 +64,7 @@ def prepare(
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
     weights = _weights(c.definitions, constants)
-    heads: dict[str, Nest] = {}  # nests of batched contractions and of values computed from them
+    heads, cuts = Heads(), cut_as_read(c.definitions, weights)
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
@@ -73,10 +74,10 @@ def prepare(
         elif scatter is not None:
             nest = nest_of(replace(d, value=scatter.start), done.places, uncut=d.axes)
         else:
-            nest = nest_of(d, done.places | given, heads, blocks)
+            nest = nest_of(d, done.places | given, heads.nests, blocks, cuts=cuts.get(d.name, ()))
         nest = replace(nest, output=d.name in outputs)
         other = blocks or scan is not None or scatter is not None
-        found = None if other else recognise(Definition(d.name, nest.axes, nest.value), weights)
+        found = None if other else recognise(Definition(d.name, nest.axes, nest.value), weights, heads.rows_read)
         if found is not None and d.name in done.places:  # the columns of a panel should be contiguous in the result
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
@@ -91,8 +92,7 @@ def prepare(
             nest = replace(nest, value=without_scales(nest.value))
             _permute_constants(nest, done, constants)
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
-        if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
-            heads[d.name] = nest
+        heads.add(nest, tiled.rows if tiled is not None and tiled.batch else None)
     return done
 
 

@@ -189,6 +189,19 @@ def causal_mask(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[st
 ANY_LENGTH = ({"B": 1, "S": 24}, {"B": 3, "S": 7}, {"B": 2, "S": 1}, {"B": 1, "S": 37})
 
 
+def attention_of_image(batch: int | str, high: int, wide: int, *, last: bool, heads: int = 2, size: int = 10) -> Graph:
+    """Attention between the places of an image as U-Nets write it: channels come first, or `last` in the memory."""
+    b = Build()
+    channels, places = heads * size, high * wide
+    split = b.ints(-1, size, places)
+    shape = (batch, places, channels) if last else (batch, channels, places)
+    given = (b.input(name, *shape) for name in "qkv")
+    q, k, v = (b.node("Reshape", b.node("Transpose", x, perm=(0, 2, 1)) if last else x, split) for x in given)
+    p = b.node("Softmax", b.node("Einsum", q, k, equation="bct,bcs->bts"), axis=-1)
+    y = b.node("Reshape", b.node("Einsum", p, v, equation="bts,bcs->bct"), b.ints(-1, channels, high, wide))
+    return b.graph(b.node("Transpose", y, perm=(0, 2, 3, 1)) if last else y)
+
+
 def attentions() -> list[Case]:
     out = [
         Case("attention", attention(1, 24)),
@@ -201,6 +214,10 @@ def attentions() -> list[Case]:
         Case("attention_any_chain", attention("B", "S", form="chain"), ANY_LENGTH),
         Case("attention_any_causal", attention("B", "S", mask="square"), ANY_LENGTH, feeds=causal_mask),
         Case("attention_one_head", attention(1, 12, heads=1, size=32)),
+        Case("attention_channels_first", attention_of_image(2, 5, 7, last=False)),
+        Case("attention_channels_last", attention_of_image(2, 5, 7, last=True)),
+        Case("attention_channels_last_any", attention_of_image("B", 4, 9, last=True), ({"B": 1}, {"B": 3})),
+        Case("attention_few_channels", attention_of_image(1, 3, 11, last=True, size=3)),
     ]
     b = Build()
     q, k, v = (b.input(n, 2, 3, s, 16) for n, s in (("q", 11), ("k", 23), ("v", 23)))
