@@ -100,6 +100,25 @@ def test_lines_of_three_channels_are_copied_whole(sizes: str) -> None:
     assert "for out0%pad_3*out0%pad_1" in shown[0]  # one loop over pixels and their channels
 
 
+def test_volumes_larger_than_any_memory_are_no_fault() -> None:
+    """Sides of eight times a symbol, as behind three times two: bounds of loops over 10^11 elements do not fit 64 bits."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8, D, H, W] x) => (float[N, 8, a, b, c] y)
+        <float[5] scales = {1, 1, 8, 8, 8}> {
+        z = Resize <mode = "nearest"> (x, , scales)
+        n = Abs (z)
+        m = GlobalAveragePool (n)
+        s = Mul (z, m)
+        t = Conv <kernel_shape = [3, 3, 3], pads = [1, 1, 1, 1, 1, 1]> (s, w)
+        y = Add (t, z)
+        }"""
+    )
+    values = np.random.default_rng(0).standard_normal((8, 8, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+    made = onnxfuse.optimize(model.SerializeToString(), stop_after="schedule", strict=True)
+    assert "Conv" in [op for group in made.groups for op in group.ops]
+
+
 def test_initializers_that_are_inputs_too_are_none_when_called_constant(tmp_path: Path) -> None:
     """Verified against the original, whose weights nobody changes; without the flag they stay inputs."""
     model = padded(8, 9, 9, [1, 1, 1, 1])

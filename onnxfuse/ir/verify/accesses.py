@@ -44,7 +44,17 @@ from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, CopyBox, Mma, Sy
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Channels, Packed, Pointers, Quantized, Tile
-from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, SampledIterations, pattern_of, picked
+from onnxfuse.ir.verify.samples import (
+    ALONE,
+    EXTENTS,
+    GROUP,
+    GROUPS,
+    MOST_ELEMENTS,
+    SAMPLES,
+    SampledIterations,
+    pattern_of,
+    picked,
+)
 
 ZERO_BYTES = ZERO_ROW * F32.bytes
 UNKNOWN = -1  # a task that runs the whole phase
@@ -86,6 +96,7 @@ class _Check:
             for extent in extents:
                 possible &= extent >= 0
             self.sizes[x.name], self.dtypes[x.name] = reduce(mul, extents, np.ones(1, np.int64)), x.dtype
+            possible &= self.sizes[x.name] <= MOST_ELEMENTS
         for b in self.kernel.scratch:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
         for number, phase in enumerate(self.kernel.phases):
