@@ -115,8 +115,9 @@ class PlanGraph(Protocol):
         legality: Legality[Target],
         costing: Costing | None,
         grouping: Iterable[tuple[str, ...]] | None = None,
+        kept: Plan | None = None,
     ) -> Plan:
-        """The plan; with `grouping` these groups, by the names of their nodes."""
+        """The plan; with `grouping` these groups, by the names of their nodes, or those of a plan that is `kept`."""
 
 
 class WriteModel(Protocol):

@@ -52,7 +52,9 @@ def worthwhile(context: Context, b: Build) -> Build:
     if context.options.min_group <= 1 or b.rounds > ROUNDS:
         return b
     predictor = _Predictor(context, b)
-    lost = [(part, times) for part in b.parts if (times := predictor.losing(part)) is not None]
+    found = [(part, None if part.worth else predictor.losing(part)) for part in b.parts]
+    lost = [(part, times) for part, times in found if times is not None]
+    b = replace(b, parts=tuple(replace(part, worth=times is None) for part, times in found))
     if not lost:
         return b
     refusals = tuple(_refusal(part, times) for part, times in lost)
