@@ -88,12 +88,16 @@ class ModelSettings(RunSettings, Tolerances):
 
 
 class GroupSettings(RunSettings):
-    """What kernels are compared with: longest sums, roundings and narrowed operator types; `skip` are known ones."""
+    """What kernels are compared with: longest sums, roundings and narrowed operator types; `skip` are known ones.
+
+    `reference` is what is known of the original.
+    """
 
     reductions: Mapping[str, int]
     roundings: Mapping[str, float]
     narrowed: Collection[str]
     skip: Sequence[str]
+    reference: Path | None
 
 
 class ProfileSettings(FeedSettings):
