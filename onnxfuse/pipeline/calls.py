@@ -88,12 +88,16 @@ class ModelSettings(RunSettings, Tolerances):
 
 
 class GroupSettings(RunSettings):
-    """What kernels are compared with: longest sums, roundings and narrowed operator types; `skip` are known ones."""
+    """What kernels are compared with: longest sums, roundings and narrowed operator types; `skip` are known ones.
+
+    `reference` is what is known of the original.
+    """
 
     reductions: Mapping[str, int]
     roundings: Mapping[str, float]
     narrowed: Collection[str]
     skip: Sequence[str]
+    reference: Path | None
 
 
 class ProfileSettings(FeedSettings):
@@ -115,8 +119,9 @@ class PlanGraph(Protocol):
         legality: Legality[Target],
         costing: Costing | None,
         grouping: Iterable[tuple[str, ...]] | None = None,
+        kept: Plan | None = None,
     ) -> Plan:
-        """The plan; with `grouping` these groups, by the names of their nodes."""
+        """The plan; with `grouping` these groups, by the names of their nodes, or those of a plan that is `kept`."""
 
 
 class WriteModel(Protocol):

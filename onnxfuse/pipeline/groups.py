@@ -84,6 +84,16 @@ def forbidden(b: Build, names: frozenset[str]) -> Build:
     return replace(b, forbidden=b.forbidden | mine, again=True) if mine else b
 
 
+def standing(b: Build) -> Plan | None:
+    """The plan of which groups that are forbidden since are only to be left out.
+
+    None where strategies have not come to their end, and where the rest of a group is to be planned without some nodes.
+    """
+    groups = [names_of(g) for g in b.plan.groups] if b.plan is not None and b.settled else []
+    whole = all(names <= b.forbidden or names.isdisjoint(b.forbidden) for names in groups)
+    return b.plan if b.settled and whole else None
+
+
 def names_of(group: Group) -> frozenset[str]:
     """The names of a group's nodes."""
     return frozenset(n.name for n in group.nodes)

@@ -51,6 +51,7 @@ class GroupBuild:
     others: tuple[Kernel | None, ...] = ()  # the same, with the same inputs and outputs, for the other targets
     body: Body | None = None
     op: str = ""
+    worth: bool = False  # it is not predicted to lose: that was looked at in an earlier round
 
     @property
     def kernels(self) -> tuple[Kernel | None, ...]:
@@ -118,6 +119,7 @@ class Build:
     rounds: int = 0  # how often it was planned
     passed: frozenset[tuple[str, ...]] = frozenset()  # operator and outputs of kernels that equal their bodies
     again: bool = False  # `forbidden` has grown: plan again
+    settled: bool = False  # all groups of a plan have become kernels worth having: no strategy runs again
     sources: Mapping[tuple[str, str], Source] = field(default_factory=dict)  # by target and operator type
     domain: str = ""
     library: Library | None = None

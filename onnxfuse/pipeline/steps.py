@@ -32,6 +32,7 @@ from onnxfuse.pipeline.groups import (
     raise_bug,
     refused,
     scheduler,
+    standing,
 )
 from onnxfuse.pipeline.lock_files import apply_lock
 from onnxfuse.pipeline.pricing import costing
@@ -168,7 +169,8 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         made = Plan(graph, (), {}, (given_up,))
     else:
         settings = (context.options, b.forbidden, context.backend.legality, costing(context, calls))
-        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings, grouping=b.grouping))
+        earlier = partial(calls.plan, grouping=b.grouping, kept=standing(b))
+        found = attempted(context, "plan", partial(earlier, graph, ROWS, *settings))
         if isinstance(found, Decision):
             found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
         made = found
@@ -261,10 +263,10 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
             refusals.append((part.group, found))
         else:
             parts.append(found)
-    made = have(b.plan)
     b = refused(replace(b, parts=tuple(parts)), refusals)
-    b = replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
-    return b if refusals else _with_tables_once(context, calls, worthwhile(context, b))
+    b = b if refusals else worthwhile(context, b)
+    b = replace(b, made={**b.made, **{_key(have(b.plan), p.group): p for p in b.parts}})
+    return b if b.again else _with_tables_once(context, calls, replace(b, settled=True))
 
 
 def _with_tables_once(context: Context, calls: Calls, b: Build) -> Build:
@@ -274,18 +276,22 @@ def _with_tables_once(context: Context, calls: Calls, b: Build) -> Build:
     elsewhere = {*graph.outputs, *(v for each in around for v in each.constants)}
     elsewhere |= {v for n in graph.nodes if n.name in left for v in n.reads}
     kernels = [(p.lowered, p.kernel) for p in b.parts if p.kernel is not None]
-    layouts = stored_once(kernels, graph.constants, elsewhere) if not (b.again or b.node) else {}
+    layouts = stored_once(kernels, graph.constants, elsewhere) if not b.node else {}
     if not layouts:
         return b
     other = replace(b, plan=replace(have(b.plan), layouts={**have(b.plan).layouts, **layouts}))
-    parts = []
+    made = dict(b.made)
+    parts: list[GroupBuild] = []
     for part in b.parts:
+        key = _key(have(other.plan), part.group)
         reads = any(p.value in layouts and p.layout == PLAIN for p in have(part.kernel).inputs)
-        found = _scheduled(context, calls, other, part) if reads else part
+        known = replace(made[key], group=part.group) if key in made else None
+        found = known or _scheduled(context, calls, other, part) if reads else part
         if isinstance(found, Decision):
             return b
+        made |= {key: found} if reads else {}
         parts.append(found)
-    return replace(b, parts=tuple(parts))
+    return replace(b, parts=tuple(parts), made=made)
 
 
 def _scheduled(context: Context, calls: Calls, b: Build, part: GroupBuild) -> GroupBuild | Decision:
@@ -357,7 +363,10 @@ def check_scheduled(b: Build) -> None:
 
 
 def render(context: Context, calls: Calls, b: Build) -> Build:
-    """One source per target and distinct kernel, those of register tiles where they are used, and the domain of all."""
+    """One source per target and distinct kernel, those of register tiles where they are used, and the domain of all.
+
+    A kernel that an earlier round rendered has the same source.
+    """
     if b.copy:
         return b
     sources: dict[tuple[str, str], Source] = {}
@@ -366,7 +375,8 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
         backend, tail = context.backend_of(target), f"_{target.identifier}" if len(context.targets) > 1 else ""
         distinct = {part.op: k for part in b.all_parts if (k := part.kernels[at]) is not None}
         for op, kernel in distinct.items():
-            sources[target.name, op] = backend.render(kernel, op + tail, op, backend.flags(target, (kernel,)))
+            known = b.sources.get((target.name, op))
+            sources[target.name, op] = known or backend.render(kernel, op + tail, op, backend.flags(target, (kernel,)))
         kernels, common = tuple(distinct.values()), backend.flags(target, ())
         for made in backend.support(kernels, tail, common):
             sources[target.name, f" {made.symbol}"] = made

@@ -270,11 +270,12 @@ def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iter
         "roundings": roundings(b.all_parts, narrowed),
         "narrowed": narrowed,
         "skip": known,
+        "reference": context.background.result(_REFERENCE, lambda: None),
     }
     if not _calls_in(emitted, b.domain) <= set(known):
         with suppress(DeviceError):
             yield from calls.verify_groups(b.files[-1], library, **settings)
-    random: GroupSettings = {**settings, "inputs": None}
+    random: GroupSettings = {**settings, "inputs": None, "reference": None}
     for number, body in enumerate(emitted.bodies):
         if not _calls_in(body, b.domain) <= set(known):
             with suppress(DeviceError):  # what random inputs do not run; the whole model is compared all the same

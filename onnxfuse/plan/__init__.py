@@ -33,11 +33,13 @@ def plan(
     legality: Legality[Target] = CPU,
     costing: Costing | None = None,
     grouping: Iterable[tuple[str, ...]] | None = None,
+    kept: Plan | None = None,
 ) -> Plan:
     """The plan of a graph under the legality of a backend. Nodes named in `forbidden` stay with the runtime.
 
     `costing` gives the prices for strategies that use them. With a `grouping`, node names of groups decided earlier,
-    these groups are formed and no strategy runs.
+    these groups are formed and no strategy runs. Nor does one where an earlier plan of the graph is `kept`, less the
+    groups that hold a node which is forbidden now.
     """
     graph = legality.prepared(with_own_decoders(graph, rows))
     kinds, decisions = _kinds(graph, rows, options, forbidden, legality)
@@ -45,10 +47,10 @@ def plan(
     decisions.extend(left.values())
     kinds = {i: k for i, k in kinds.items() if i not in left}
     planner = Planner(graph, kinds, rows, options, legality, costing)
-    made = _chosen(planner, strategy_of(options), grouping)
+    made = _chosen(planner, strategy_of(options), grouping, kept)
     storage_types = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
-    return replace(made, decisions=tuple(decisions), storage_types=storage_types)
+    return replace(made, decisions=tuple(dict.fromkeys(decisions)), storage_types=storage_types)
 
 
 def _left(graph: Graph, kinds: Mapping[int, Kind], rows: OperatorTable, options: Options) -> dict[int, Decision]:
@@ -59,7 +61,9 @@ def _left(graph: Graph, kinds: Mapping[int, Kind], rows: OperatorTable, options:
     return found
 
 
-def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None) -> Plan:
+def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]] | None, kept: Plan | None) -> Plan:
+    if kept is not None:
+        return planner.kept(kept, searched=strategy in SEARCHES)
     if grouping is not None:
         return planner.again(grouping, searched=strategy in SEARCHES)
     return planner.searched(strategy) if strategy in SEARCHES else planner.made(strategy)

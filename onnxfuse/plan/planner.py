@@ -60,6 +60,15 @@ class Planner:
         made = self.made(_GIVEN)
         return self._with_cheaper_layouts(made) if searched else made
 
+    def kept(self, earlier: Plan, *, searched: bool) -> Plan:
+        """The groups of an earlier plan whose nodes still are fusible, with its candidates and refusals."""
+        names = [tuple(n.name for n in g.nodes) for g in earlier.groups]
+        made, free = self.again(names, searched=searched), {self.graph.nodes[i].name for i in self.kinds}
+        told = {name for d in earlier.decisions for name in d.nodes}
+        new = [d for d in made.decisions if not told.issuperset(d.nodes)]
+        candidates = tuple(c for c in earlier.candidates if free.issuperset(c.nodes))
+        return replace(made, decisions=(*earlier.decisions, *new), candidates=candidates)
+
     def searched(self, name: str = BEST) -> Plan:
         """The plan with the least predicted time, of all strategies and of their combination.
 

@@ -224,6 +224,7 @@ def verify_groups(
     time_limit: float | None = None,
     memory_limit: int | None = None,
     provider: Provider = CPU,
+    reference: Path | None = None,
 ) -> tuple[GroupVerdict, ...]:
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
@@ -231,7 +232,8 @@ def verify_groups(
     `reductions` has the longest sum of each operator type, which determines its bound; the default is the largest
     extent of an input. `roundings` has the rounding errors of operands and results by operator type, `narrowed` the
     operator types whose values are stored in 16 bits instead of float32. `skip` names nodes that are left out. A kernel
-    that crashes its process gives a result like others. Kernels run in the `provider`, bodies on the CPU.
+    that crashes its process gives a result like others. Kernels run in the `provider`, bodies on the CPU. `reference`
+    is the file that `verify_reference` wrote for the original: random inputs that told nothing of it are not tried.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
@@ -239,6 +241,7 @@ def verify_groups(
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     request["narrowed"] = sorted(narrowed)
     request["provider"] = asdict(provider.ungraphed)
+    request["reference"] = None if reference is None else _whole(reference)
     crashed: list[GroupVerdict] = []
     with work_folder() as folder:
         while True:

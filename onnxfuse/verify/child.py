@@ -15,7 +15,7 @@ from onnxfuse.runtime import feed_limits, process
 from onnxfuse.runtime.memory import LoadCost
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import choices, culprits, nodes, places, trial
-from onnxfuse.verify.original import Original, loads, original
+from onnxfuse.verify.original import Original, kept, loads, original
 from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, judged, loaded, run_modes
 
 _LONG = 0.05  # seconds of a run
@@ -101,13 +101,6 @@ def keep(
     note("the original, ahead of the build")
     first = _of(a, feed_limits.skeleton(Path(a)), custom, inputs, seed, dims, rounding)
     Path(out).write_bytes(pickle.dumps(first))
-
-
-def kept(path: str) -> Original:
-    """What `keep` wrote, in a folder that only this user can write."""
-    found = pickle.loads(Path(path).read_bytes())
-    assert isinstance(found, Original), "verify: the file holds something else"
-    return found
 
 
 def _of(

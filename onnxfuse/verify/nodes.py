@@ -20,6 +20,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, entries, feed_limits, feeds
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import codes, compare, trial, truth
+from onnxfuse.verify.original import kept
 from onnxfuse.verify.trial import Values
 
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
@@ -61,9 +62,11 @@ def measure(
     narrowed: Collection[str],
     skip: Sequence[str],
     provider: Mapping[str, Any] | None = None,
+    reference: str | None = None,
 ) -> list[dict[str, Any]]:
     """One result for each fused node of the main graph, but those named in `skip`; fields as `verify.GroupResult`.
 
+    What told nothing of the original whose `reference` was written is not drawn: all values are captured in a run.
     Raises DeviceError when the model without its library does not run.
     """
     path = Path(model).absolute()
@@ -78,7 +81,10 @@ def measure(
     note("the function bodies of all nodes")
     results = []
     spreads: dict[str, Spread] = {}
-    for node, captured, expected in _captured(job, path, nodes, inputs, dims):
+    skeleton = feed_limits.skeleton(path)
+    useless = () if reference is None else kept(reference).useless
+    wish = trial.InputRequest(skeleton, inputs, seed, dims, useless=useless)
+    for node, captured, expected in _captured(job, path, nodes, wish):
         note(f"node {node.op_type} {key_of(node)}")
         checked = _checked(job, node, captured, expected, spreads)
         results.append({"name": key_of(node), "op_type": node.op_type, **checked})
@@ -91,7 +97,7 @@ def key_of(node: NodeProto) -> str:
 
 
 def _captured(
-    job: ComparisonSettings, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
+    job: ComparisonSettings, path: Path, nodes: Sequence[NodeProto], wish: trial.InputRequest
 ) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
     """Each node with the values of its outputs and of its inputs other than weights, for every set of model inputs.
 
@@ -99,11 +105,10 @@ def _captured(
     """
     wanted = {id(node): [n for n in dict.fromkeys(node.input) if n and n not in job.weights] for node in nodes}
     made = {id(node): [n for n in node.output if n] for node in nodes}
-    skeleton = feed_limits.skeleton(path)
-    takes = feeds.inputs_of(skeleton)
+    takes = feeds.inputs_of(wish.skeleton)
     known = {*(each.name for each in takes), *(each.name for each in job.proto.graph.output)}
     sets: list[Values] = []
-    for batch in _batches(job.proto, nodes, feeds.sizes_of(takes, feeds.RECIPES[0], 0, dims)):
+    for batch in _batches(job.proto, nodes, feeds.sizes_of(takes, feeds.RECIPES[0], 0, wish.dims)):
         touched = dict.fromkeys(n for node in batch for n in (*wanted[id(node)], *made[id(node)]))
         taps = [name for name in touched if name not in known]
         session = _with_outputs(path, taps, job)
@@ -111,7 +116,7 @@ def _captured(
         if sets:
             rows = [engine.run(session, each, names) for each in sets]
         else:
-            found = trial.input_sets(session, trial.InputRequest(skeleton, inputs, job.seed, dims, also=taps))
+            found = trial.input_sets(session, replace(wish, also=taps))
             sets, rows = found.values, found.results
         del session  # with its weights
         runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]

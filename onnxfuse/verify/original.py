@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ class Original:
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # evaluator and float64 outputs, by set
     unknown: DeviceError | None = None  # why there is no float64 evaluation
     load: LoadCost | None = None  # what it takes to load it, with all optimizations
+    useless: Collection[bytes] = ()  # digests of draws that told nothing of it
 
     @property
     def exact(self) -> list[bool]:
@@ -228,6 +231,13 @@ def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Seq
     return [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
 
 
+def kept(path: str) -> Original:
+    """What was written of an original, in a folder that only this user can write."""
+    found = pickle.loads(Path(path).read_bytes())
+    assert isinstance(found, Original), "verify: the file holds something else"
+    return found
+
+
 def original(
     path: str,
     skeleton: ModelProto,
@@ -254,7 +264,7 @@ def original(
     del session  # with its weights
     made = Original(
         path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding,
-        floor(skeleton),
+        floor(skeleton), useless=found.useless,
     )  # fmt: skip
     _measure(made)
     if provider.bound:

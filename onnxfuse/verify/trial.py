@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -50,6 +50,7 @@ class InputRequest:
     recipes: Sequence[feeds.Recipe] = feeds.RECIPES
     also: Sequence[str] = ()  # outputs besides the model's own
     larger: bool = True  # sets of other sizes are wanted too
+    useless: Collection[bytes] = ()  # digests of draws that tell nothing of a model that computes the same
     provider: Provider = CPU  # of the session
 
 
@@ -63,12 +64,16 @@ class RunCost:
 
 @dataclass(slots=True)
 class InputSets:
-    """Inputs that a model accepts, with its outputs; `sizes` are the values of its symbols."""
+    """Inputs that a model accepts, with its outputs; `sizes` are the values of its symbols.
+
+    `useless` has the digests of what was drawn before and failed or told nothing, where these do tell something.
+    """
 
     values: list[Values] = field(default_factory=list)
     results: Results = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
     costs: list[RunCost] = field(default_factory=list)  # of each run
+    useless: set[bytes] = field(default_factory=set)
 
     def add(self, values: Values, result: list[Array], sizes: Sizes, cost: RunCost | None = None) -> None:
         """Append one set."""
@@ -81,6 +86,7 @@ class InputSets:
         """Append all sets of another object."""
         for each in zip(other.values, other.results, other.sizes, other.costs, strict=True):
             self.add(*each)
+        self.useless |= other.useless
 
 
 def input_sets(session: ort.InferenceSession, wish: InputRequest) -> InputSets:
@@ -167,8 +173,8 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
     tried: dict[bytes, DeviceError | None] = {}  # what became of sets; on equal ones the model would do the same
     for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
         drawn = feeds.digest_of_sets(wanted, seed=wish.seed, recipe=recipe, dims=dims)
-        if drawn in tried:
-            refused = tried[drawn] or refused
+        if drawn in tried or drawn in wish.useless:
+            refused = tried.get(drawn) or refused
             continue
         tried[drawn] = None
         try:
@@ -177,6 +183,7 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
             refused = tried[drawn] = problem
             continue
         if runner.tells(found.results):
+            found.useless = tried.keys() - {drawn}
             return _with_more(runner, wanted, found, recipe)
         unclear = unclear or found
     if unclear is not None and not runner.empty(unclear.results):

@@ -17,7 +17,7 @@ import pytest
 from onnxfuse.pipeline import optimize, verdict
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
-from onnxfuse.verify import verify_models, verify_reference
+from onnxfuse.verify import verify_groups, verify_models, verify_reference
 from tests.caches import own_cache
 from tests.calls import on_cpu
 from tests.models.planted import Planted
@@ -41,14 +41,17 @@ def beside(model: Path, kernels: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_verdict_is_that_of_a_build_alone(beside: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
     used: list[int] = []
 
-    def seen(*arguments: Any, **settings: Any) -> Any:
-        used.append(settings["reference"].stat().st_size)
-        return verify_models(*arguments, **settings)
+    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+        def go(*arguments: Any, **settings: Any) -> Any:
+            used.append(settings["reference"].stat().st_size)
+            return function(*arguments, **settings)
 
-    found = beside(Calls(verify_models=seen))
+        return go
+
+    found = beside(Calls(verify_models=seen(verify_models), verify_groups=seen(verify_groups)))
     monkeypatch.setattr(verdict, "SMALL", 1 << 40)
     alone = beside()
-    assert len(used) == 1 and used[0] > 0
+    assert len(used) == 2 and all(used)
     assert found.verify is not None and found.verify.ok and found.verify == alone.verify
     assert [each.seconds is not None for each in found.loading.values()] == [True, True, True]
 

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.config import STEPS as STEP_NAMES
 from onnxfuse.emit import body
 from onnxfuse.errors import AnsweredNo, DeviceError, OnnxFuseError
@@ -23,8 +24,10 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline import STEPS, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import MOST_ROUNDS
+from onnxfuse.pipeline.slower_groups import _Predictor
 from onnxfuse.pipeline.verdict_cache import VerdictCache
 from onnxfuse.plan import plan
+from onnxfuse.plan.strategies import STRATEGIES
 from onnxfuse.report.result import Result
 from onnxfuse.verify import GroupVerdict, verify_culprits
 from onnxfuse.verify.verdicts import Verdict
@@ -189,6 +192,62 @@ def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
     assert result.kernels == 1 and result.nodes_left == 3
     numerics = [r for r in result.refusals if r.code == "E-NUMERICS"]
     assert len(numerics) == 1 and len(numerics[0].nodes) == 3 and "planted" in numerics[0].reason
+
+
+IMAGES = """<ir_version: 8, opset_import: ["" : 17]>
+images (float[1, 16, 12, 12] x, float[64, 96] z) => (float[1, 16, 12, 12] y, float[64, 96] w)
+{ a = Conv <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]> (x, f)  b = Relu (a)
+  c = Conv <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]> (b, f)  y = Relu (c)
+  p = Abs (z)  q = Softmax (p)  s = Exp (q)  w = Neg (s) }"""
+
+
+@pytest.mark.parametrize(("lost", "again"), [("w", 0), ("y", 1)])
+def test_a_kernel_that_is_dropped_costs_no_search_and_nothing_that_is_known(
+    here: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch, lost: str, again: int
+):
+    """What the rounds after the first do, counted: no strategy runs, and kernels are those of the first round.
+
+    A convolution beside one that is dropped gets and gives images as the runtime has them: it is another kernel.
+    """
+    proto = onnx.parser.parse_model(IMAGES)
+    weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "f"))
+    onnx.save(proto, "m.onnx")
+    begun: list[str | None] = []
+    done: list[tuple[int, str]] = []
+
+    def noted(name: str, function: Any) -> Any:
+        def go(*arguments: Any, **named: Any) -> Any:
+            done.append((begun.count("plan"), name))
+            return function(*arguments, **named)
+
+        return go
+
+    def fail_one(path: Path, library: Path, **_: Any) -> tuple[GroupVerdict, ...]:
+        nodes = [n for n in onnx.load(path).graph.node if n.domain.startswith("onnxfuse.")]
+        return tuple(GroupVerdict(n.name, n.op_type, lost not in n.output, None, 0.1, "planted") for n in nodes)
+
+    for name in STRATEGIES:
+        monkeypatch.setitem(STRATEGIES, name, noted("strategy", STRATEGIES[name]))
+    monkeypatch.setattr(_Predictor, "losing", noted("worth", _Predictor.losing))
+    calls = on_cpu(
+        Calls(verify_groups=fail_one, memory_of=nothing, lower=noted("lower", lower)),
+        schedule=noted("schedule", CPU.schedule),
+        render=noted("render", CPU.render),
+    )
+    result = optimize(
+        "m.onnx",
+        "o.onnx",
+        calls=calls,
+        cache_dir=str(kernels),
+        tell=lambda what, facts: begun.append(facts.get("step")),
+    )
+    assert begun.count("plan") == 2 and [g.nodes[-1] for g in result.groups if lost in g.nodes] == []
+    first, second = ([name for at, name in done if at == n] for n in (1, 2))
+    assert first.count("strategy") and first.count("worth") == first.count("render") == 3
+    for name in ("schedule", "lower", "worth", "render"):
+        assert second.count(name) == again, f"{name}: {second}"
+    assert "strategy" not in second and len(result.groups) == 2
 
 
 def wrong_y(group: Group, made: Plan, rows: Any) -> Lowered | Decision:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes
-from onnxfuse.verify import trial
+from onnxfuse.verify import child, original, trial
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -68,6 +68,23 @@ def test_no_values_are_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = tried(path)
     assert [v["x"].tobytes() for v in found.values] == ran[:2]  # the first ones, since none is better
     assert len(ran) == len(set(ran)) == 4
+
+
+def test_what_told_nothing_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Sums of logarithms tell something of positive numbers only. Kernels are verified with all values captured."""
+    nodes = [helper.make_node("Log", ["x"], ["p"]), helper.make_node("ReduceSum", ["p"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, [4, 8])}, ["y"])
+    ran: list[bytes] = []
+    run = trial._Runner.run
+    monkeypatch.setattr(trial._Runner, "run", lambda self, v: (ran.append(v["x"].tobytes()), run(self, v))[1])
+    child.keep(lambda _: None, str(path), (), None, 0, {}, 0.0, str(tmp_path / "reference"))
+    first, useless = list(ran), original.kept(str(tmp_path / "reference")).useless
+    ran.clear()
+    session = engine.open_session(str(path), engine.options(optimize=False))
+    again = trial.input_sets(session, trial.InputRequest(feed_limits.skeleton(path), None, 0, {}, useless=useless))
+    told = [v["x"].tobytes() for v in again.values]
+    assert len(useless) > 0 and len(first) > len(told)
+    assert ran == told == first[-len(told) :]
 
 
 def test_a_digest_tells_words_apart():
