@@ -101,6 +101,7 @@ CLASSES: Mapping[str, tuple[Convolution, Sequence[int]]] = {
     "line, stride 2, 16 bits": (Convolution(128, 128, 3, stride=2, rank=1, half=True), LENGTHS),
     "wave, 16 bits": (Convolution(1, 64, 10, stride=5, rank=1, half=True), LENGTHS),
     "points, 16 bits": (Convolution(64, 128, 1, half=True), SIDES),
+    "dilated as far as the image": (Convolution(64, 64, 3, dilation=12), (7, 12, 16, 23, 33, 65)),
     "upwards": (Convolution(64, 32, 2, stride=2, transposed=True), SIDES),
 }
 

@@ -218,6 +218,8 @@ def _counted(
     extents = [*(number(s.pieces, symbols) for s in facts.splits), 1, 1]
     divided = few_parts_of if few else parts_of
     outer, inner = divided(target.cores, number(work, symbols), extents[0], extents[1])
+    if not outer * inner:
+        return PhaseCost(0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0.0)
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
     counter = Counter(facts, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, symbols=symbols)

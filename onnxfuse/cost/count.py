@@ -8,11 +8,11 @@ from math import ceil, prod, sqrt
 from typing import assert_never
 
 from onnxfuse.cost.expressions import index_work
-from onnxfuse.cost.means import Means
+from onnxfuse.cost.means import Means, substituted
 from onnxfuse.cost.statement_cost import StatementCost
 from onnxfuse.cost.straight import SET, Block, Nested, PhaseFacts, Straight
 from onnxfuse.cost.traffic import LINE, Access, EnclosingLoop, Visit, largest, merged
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -217,7 +217,7 @@ class Counter(Means):
         kind, rows = s.core.product, max(self.number(s.rows), 1.0)
         whole = isinstance(s.left, Quantized) or s.right.columns == ZERO
         vectors = max(1.0, (s.core.width if whole else self.number(s.right.columns)) / self.target.lanes)
-        depth = s.left.segments * self.number(s.left.length)
+        depth = s.left.segments * self.number(s.left.length) * self._inside(s, rows)
         loads = (rows * (POINTED if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
@@ -231,6 +231,28 @@ class Counter(Means):
             multiplied = self.number(s.panel_depth) * rows * vectors * CHANNELS / self.target.codes
             return multiplied + 2 * rows * vectors + CALL
         return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
+
+    def _inside(self, s: Tile, rows: float) -> float:
+        """The share of a tile's segments that are multiplied: those that are padding in all rows are skipped."""
+        point = self.tables.get(s.left.buffer)
+        if point is None or point.padding or not isinstance(s.left, Pointers):
+            return 1.0
+        share = 1.0
+        for g in point.load.guards:
+            (*taps,) = axes_of(g.index) & set(point.segments)
+            count = taps[0].extent.constant if len(taps) == 1 else None
+            if count is not None:
+                share *= sum(self._met(g, point.row, {taps[0]: Index.of(k)}, rows) for k in range(count)) / count
+        return share
+
+    def _met(self, g: Guard, row: Axis, tap: Mapping[Axis, Index], rows: float) -> float:
+        """How often a guard holds for one of so many adjacent rows at least, where all rows are as frequent."""
+        first, second, last = (
+            self.number(substituted(g.index, ((row, Index.of(at)), *tap.items()))) for at in (ZERO, ONE, row.extent - 1)
+        )
+        held = min(last, self.number(g.extent) - 1) - max(first, 0) + 1
+        wide = abs(second - first) * (rows - 1)
+        return min(1.0, (held + wide) / max(last - first + 1, 1)) if held > 0 else 0.0
 
     def _in_one_set(self, s: Tile) -> float:
         """Cycles of a step of a tile whose rows push each other out of L1."""

@@ -65,10 +65,10 @@ class Means:
     def whole(self, e: Index) -> Index:
         """An index in loop axes alone: bound ones are spelled out."""
         known = tuple((axis, self.bound[axis]) for axis in axes_of(e) if axis in self.bound)
-        return _spelled(e, known) if known else e
+        return substituted(e, known) if known else e
 
 
 @lru_cache(1 << 14)
-def _spelled(e: Index, known: tuple[tuple[Axis, Index], ...]) -> Index:
+def substituted(e: Index, known: tuple[tuple[Axis, Index], ...]) -> Index:
     """An index with axes replaced: phases are counted once for each number of cores, and have the same indices."""
     return substitute(e, dict(known))

@@ -133,11 +133,15 @@ def formed(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def by(division: WinogradBlocking | None) -> Iterator[None]:
-    """Convolutions that can go by Winograd's algorithm do, and divide their work so: the direct one takes for ever."""
+    """Convolutions that can go by Winograd's algorithm do, and divide their work so: the direct one takes for ever.
+
+    Those for images of any size do on images of 20 positions or more.
+    """
     with ExitStack() as patched:
         if division is not None:
             patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
             patched.enter_context(patch.object(CostRanking, "seconds", _quick_by_winograd))
+            patched.enter_context(patch.object(convolution.ContractionPhase, "large_enough", _from_20_positions))
             forget()
             patched.callback(forget)
         yield
@@ -152,6 +156,11 @@ def forget() -> None:
 def _quick_by_winograd(judge: CostRanking, way: ScheduleCandidate, *_: Any) -> tuple[float, ...]:
     """Winograd's algorithm takes no time, the direct one for ever."""
     return (1.0 if way.name.startswith("Winograd") else 1e9,) * len(judge.machines)
+
+
+def _from_20_positions(phase: convolution.ContractionPhase, *_: Any) -> convolution.LargeEnough | None:
+    """Where a convolution for images of any size goes by Winograd's algorithm."""
+    return convolution.LargeEnough(0, 20 * convolution.PARTS) if phase.open else None
 
 
 def _best(

@@ -106,6 +106,15 @@ template <bool Wide, int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], f
   }
 }
 
+// Whether all rows of a segment are padding: its products are zeros. Mostly the first row tells that they are not.
+template <int Entries, class Left> ONNXFUSE_INLINE bool is_padding(const Left* const* table) {
+  const void* const zeros = ZEROS;
+#pragma GCC unroll 1
+  for (int i = 0; i < Entries; i++)
+    if (table[i] != zeros) return false;
+  return true;
+}
+
 // Inner rows are addressed relative to every third one, to save address registers. The first and the last have pointers of
 // their own, since at the edges of an image they may be padding.
 template <int Rows, bool Wide, class Left, class Right>
@@ -117,6 +126,10 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of an invalid address would walk page tables
   for (i64 s = 0; s < segments; s++, table += agreed::EVEN_ENTRIES) {
+    if (is_padding<agreed::EVEN_ENTRIES>(table)) {
+      b += length * PANEL;
+      continue;
+    }
     const Left *first = table[0], *last = table[agreed::EVEN_ENTRIES - 1], *p[BASES + 1];
     const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
@@ -142,6 +155,10 @@ void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, co
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   const Left* held[UNROLLED > 1 ? Rows : 1];  // few pointers stay in registers, which are not loaded again in each round
   for (i64 s = 0; s < segments; s++, table += pitch) {
+    if (is_padding<Rows>(table)) {
+      b += length * PANEL;
+      continue;
+    }
     if constexpr (UNROLLED > 1) {
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) held[i] = table[i];

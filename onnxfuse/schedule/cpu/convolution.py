@@ -1,18 +1,23 @@
-"""Chooses the algorithm of a contraction by predicted time: direct, or Winograd's for 3x3 convolutions."""
+"""Chooses the algorithm of a contraction by predicted time: direct, or Winograd's for 3x3 convolutions.
+
+A kernel for images of any size has both, if the direct one is predicted to be faster on small ones: one of them is
+taken when it is launched.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import ceil, inf, prod
 
 from onnxfuse.cost import number
 from onnxfuse.cost.count import CALL, SEGMENT
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.index import ONE, Index, floor_div, least, symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, RankedSchedules
+from onnxfuse.ir.kernel import Buffer, Phase, RankedSchedules
 from onnxfuse.ir.tasks import few_parts_of
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking, ScheduleCandidate
@@ -33,7 +38,30 @@ WHOLE = 1.25  # the same of a single block, for which filters are transformed on
 MANY = 16  # assumed number of register tiles, where it is not known
 LOOPS = 2  # cycles of loop overhead per vector
 LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
-SHORT = 18  # the same where dilated tiles may not lose: one spreads over `dilation` as many lines, all are computed
+SIDES = (1, 4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48)  # of smaller images, on which the algorithms are compared again
+PARTS = 100  # of a position, in which tiles are compared with positions
+
+
+@dataclass(frozen=True, slots=True)
+class LargeEnough:
+    """The images for which Winograd's algorithm is taken: what it takes is less than their positions.
+
+    That is `per_tile` for each tile and `more` for the filters, in hundredths of a position of the direct algorithm.
+    """
+
+    per_tile: int
+    more: int
+
+    def holds(self, positions: Index, tiles: Index) -> Index:
+        """1 for such an image, else 0.
+
+        >>> LargeEnough(750, 3400).holds(Index.of(64), Index.of(4)).constant
+        1
+        >>> LargeEnough(750, 3401).holds(Index.of(64), Index.of(4)).constant
+        0
+        """
+        needed = tiles * self.per_tile + (self.more + 1)
+        return floor_div(least(positions * PARTS + 1, needed), needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,7 @@ class Decided:
     division: WinogradBlocking | None
     by: ContractionPhase  # the first of those that are alike
     candidate: ScheduleCandidate  # its own
+    large: LargeEnough | None = None  # if the direct algorithm is there too, for other images
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +108,36 @@ class ContractionPhase:
         every = isinstance(self.best, AsMeasured)
         return gemm_candidates(self.part, self.places, self.ranking.target, every=every, only=only)
 
+    @property
+    def windows(self) -> Windows:
+        """The axes of the convolution."""
+        found = windows_of(self.job.tiled, self.places) if self.job.tiled is not None else None
+        assert found is not None, "schedule: Winograd's algorithm was chosen for what is no convolution"
+        return found
+
+    @property
+    def open(self) -> bool:
+        """Whether it is of images of any size."""
+        return any(a.extent.constant is None for a in self.windows.place)
+
     def by_winograd(self, division: WinogradBlocking, filters: FilterNests) -> ScheduleCandidate:
         """The candidate of a division of Winograd's algorithm."""
-        windows = windows_of(self.job.tiled, self.places) if self.job.tiled is not None else None
-        assert windows is not None, "schedule: Winograd's algorithm was chosen for what is no convolution"
-        phase = winograd_phase(self.job, windows, division, self.places, self.ranking.target, filters)
+        phase = winograd_phase(self.job, self.windows, division, self.places, self.ranking.target, filters)
         return ScheduleCandidate(f"Winograd {division}", (phase,))
+
+    def by_size(
+        self, large: LargeEnough, division: WinogradBlocking, winograd: ScheduleCandidate, direct: ScheduleCandidate
+    ) -> ScheduleCandidate:
+        """The candidate that has both algorithms: the phases of one of them are divided among no tasks."""
+        holds = large.holds(*self._extents(division))
+        phases = (*(_if(holds, p) for p in winograd.phases), *(_if(ONE - holds, p) for p in direct.phases))
+        return ScheduleCandidate(f"{winograd.name}; small images: {direct.name}", phases, direct.scratch)
+
+    def _extents(self, division: WinogradBlocking) -> tuple[Index, Index]:
+        """The numbers of positions and of tiles, of all images."""
+        w = self.windows
+        images = product([a.extent for a in w.images])
+        return images * product([a.extent for a in w.place]), images * product(list(w.tiles(division.transform)))
 
     def decided(self) -> Decided:
         """The candidate with the least predicted time, as `best` ranks the direct ones."""
@@ -95,7 +148,31 @@ class ContractionPhase:
         pair = ((found.candidate.name, found.seconds), (direct.name, found.of_direct))
         ranked_ = pair[1:] if self.ranking.symbols or not choices else choices[0].candidates
         choice = RankedSchedules((pair[0], *ranked_), substitutable=False)
-        return Decided(direct.name, (choice,), found.division, self, found.candidate)
+        large = self.large_enough(found, direct)
+        taken = self.by_size(large, found.division, found.candidate, direct) if large is not None else found.candidate
+        return Decided(direct.name, (choice,), found.division, self, taken, large)
+
+    def large_enough(self, found: Faster, direct: ScheduleCandidate) -> LargeEnough | None:
+        """The images on which Winograd's algorithm is predicted to be faster; None if it is on the smallest too."""
+        extents, ranking = self._extents(found.division), self.ranking
+        if not self.open:
+            return None
+        positions, tiles = (number(e, self._assumed_sizes(LINE)) for e in extents)
+        per_tile = ceil(PARTS * found.seconds / found.of_direct * positions / tiles)
+
+        def spare(side: int) -> int:
+            positions, tiles = (number(e, self._assumed_sizes(side)) for e in extents)
+            return positions * PARTS - per_tile * tiles
+
+        pair = [partial(ranking.cost, each, ranking.complete(each)) for each in (found.candidate, direct)]
+
+        def wins(side: int) -> bool:
+            winograd, other = (cost(self._assumed_sizes(side), ranking.machines[FEW]).seconds for cost in pair)
+            return winograd < other
+
+        sides = sorted((*SIDES, LINE), key=spare)
+        at = bisect_left(sides, True, key=wins)
+        return LargeEnough(per_tile, max(0, spare(sides[min(at, len(SIDES))]))) if at else None
 
     def _faster(self, direct: ScheduleCandidate) -> Faster | None:
         """Winograd's algorithm, if it is predicted to be clearly faster than the direct one; else None.
@@ -106,11 +183,8 @@ class ContractionPhase:
         windows = windows_of(t, self.places) if t is not None else None
         if t is None or windows is None:
             return None
-        sizes, ranking = self._assumed_sizes(t, windows, LINE), self.ranking
-        small = self._assumed_sizes(t, windows, SHORT) if max(windows.dilations) > 1 else sizes
-        seconds = partial(ranking.seconds, direct, ranking.complete(direct))
-        most = seconds(small)[FEW] if small != sizes else inf
-        machines, times = ranking.machines, seconds(sizes)
+        sizes, ranking = self._assumed_sizes(LINE), self.ranking
+        machines, times = ranking.machines, ranking.seconds(direct, ranking.complete(direct), sizes)
         order = []
         for at, each in enumerate(divisions_of(t, windows, ranking.target)):
             least = [least_seconds(t, windows, each, machine, sizes) for machine in machines]
@@ -131,18 +205,23 @@ class ContractionPhase:
             factors[each.transform] = max(1.0, min(factors.get(each.transform, inf), computed))
             if few.seconds >= GAIN * times[FEW]:
                 continue
-            if most < inf and ranking.cost(candidate, kernel, small, machines[FEW]).seconds > most:
-                continue
             total = prod((alone.seconds, few.seconds, *(cost(machine).seconds for machine in machines[FEW + 1 :])))
             if total < best or (total == best and found is not None and at < taken):
                 best, taken, found = total, at, Faster(each, candidate, few.seconds, times[FEW])
         return found
 
-    def _assumed_sizes(self, t: Tiled, w: Windows, side: int) -> Mapping[str, int]:
+    def _assumed_sizes(self, side: int) -> Mapping[str, int]:
         """A value for each symbol of the kernel: 1 where it counts images, else `side`, also behind the convolution."""
-        inside = {s for a in w.place for s in symbols_of(a.extent)}
-        images = {s for a in t.rows for s in symbols_of(a.extent)} - inside
+        w = self.windows
+        inside, around = ({s for a in axes for s in symbols_of(a.extent)} for axes in (w.place, w.images))
+        images = around - inside
         return self.ranking.nonempty_sizes({s.name: 1 if s in images else side for s in self.ranking.symbols})
+
+
+def _if(holds: Index, phase: Phase) -> Phase:
+    """The phase, of which there are no tasks where `holds` is 0."""
+    first, *others = phase.splits
+    return replace(phase, splits=(replace(first, extent=first.extent * holds), *others))
 
 
 @lru_cache(1024)
@@ -173,10 +252,12 @@ class Algorithms:
         found = _decided(of) if form is not None else of.decided()
         if found.by is of:
             candidate = found.candidate
-        elif found.division is not None:
-            candidate = of.by_winograd(found.division, {})
-        else:
+        elif found.division is None:
             (candidate,) = of.direct(found.direct)
+        else:
+            candidate = of.by_winograd(found.division, {})
+            if found.large is not None:
+                candidate = of.by_size(found.large, found.division, candidate, *of.direct(found.direct))
         return candidate, found.choices, found.division is None
 
     def separate(self, t: AlignedJobs) -> list[AlignedJobs]:
@@ -223,9 +304,10 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
     blocks = -(-tiles // d.block)
     work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
-    splits = (int(panels), int(tiles if blocks == 1 else blocks)) if d.by_panels else (int(blocks), 1)
+    by_blocks = (int(blocks), 1 if known else int(panels))
+    splits = (int(panels), int(tiles if blocks == 1 else blocks)) if d.by_panels else by_blocks
     outer, inner = few_parts_of(target.cores, work, *splits)
-    mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels, rows / outer)
+    mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels / inner, rows / outer)
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
     calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
     image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)

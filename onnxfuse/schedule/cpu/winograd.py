@@ -61,8 +61,8 @@ class Windows:
 class WinogradBlocking:
     """How tasks divide the work.
 
-    Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks, or with some where
-    there are more cores than panels. With `keep` a task transforms the filters of all panels once, else once per block.
+    Tasks get blocks of `block` register tiles, or (`by_panels`) panels; where there are more cores, some of the other
+    too (panels only of images of any size). With `keep` a task transforms its filters once, else once per block.
     """
 
     transform: Transform
@@ -139,8 +139,7 @@ class _Winograd:
         assert job.tiled is not None
         self.filters = filters
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
-        self.transform, self.target = division.transform, target
-        self.lanes, self.width = target.lanes, target.panel
+        self.transform, self.target, self.lanes, self.width = division.transform, target, target.lanes, target.panel
         self.size, self.outputs = division.transform.size, division.transform.outputs
         self.depth = w.channel.extent.constant or 0
         shape = (*(a.extent for a in w.images), *w.tiles(division.transform))
@@ -173,7 +172,10 @@ class _Winograd:
         parts = tiles if whole else blocks
         rb, b0, b1 = Axis("rb", blocks), Axis("b0", parts), Axis("b1", parts + 1)
         p0, p1 = Axis("p0", self.panel.extent), Axis("p1", self.panel.extent + 1)
-        panels = (Index.of(p0), Index.of(p1)) if division.by_panels else (ZERO, self.panel.extent)
+        few = self.rows.constant is None  # there may be fewer blocks than cores
+        by_block, by_panel = Split(b0, b1, parts), Split(p0, p1, self.panel.extent)
+        splits = (by_panel, by_block) if division.by_panels else (by_block, by_panel)[: 1 + few]
+        panels = (Index.of(p0), Index.of(p1)) if len(splits) > 1 else (ZERO, self.panel.extent)
         inside = Loop(self.panel, *panels, "serial", (*self._products(), self._results()))
         block = Index.of(rb) * division.block
         ends = (Index.of(b1),) if whole else (block + division.block, tiles)
@@ -190,8 +192,7 @@ class _Winograd:
             firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
-        splits = (Split(p0, p1, self.panel.extent),) if division.by_panels else ()
-        return Phase((*splits, Split(b0, b1, parts)), self._serial_time(), tuple(self._locals()), body, few=True)
+        return Phase(splits, self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
         n, most = self.size, max(map(len, self.transform.groups))

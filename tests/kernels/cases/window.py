@@ -86,6 +86,11 @@ def convolutions() -> list[Case]:
         conv("conv3_both", (1, 8, 6, 7), (16, 8, 3, 3), after="both", **three),
         conv("conv3_stride", (1, 16, 15, 15), (40, 16, 3, 3), strides=(2, 2), **three),
         conv("conv3_dilated", (1, 9, 12, 12), (16, 9, 3, 3), dilations=(2, 2), pads=pads(2)),
+        conv("conv3_past", (1, 9, 5, 6), (40, 9, 3, 3), dilations=(5, 4), pads=(5, 4, 5, 4)),  # most of it padding
+        conv("conv3_past_lines", (1, 8, 5, 28), (40, 8, 3, 3), dilations=(7, 1), pads=(7, 1, 7, 1)),
+        conv("conv3_past_any", ("N", 9, "H", "W"), (40, 9, 3, 3), dilations=(3, 9), pads=(3, 9, 3, 9),
+             sizes=({"N": 2, "H": 1, "W": 1}, {"N": 1, "H": 2, "W": 13}, {"N": 1, "H": 11, "W": 25})),
+        conv("conv3_past_few", (1, 9, 4, 4), (5, 9, 3, 3), dilations=(5, 4), pads=(5, 4, 5, 4)),
         conv("conv3_uneven", (1, 9, 12, 10), (16, 9, 3, 2), strides=(2, 1), pads=(0, 1, 2, 0), last=""),
         conv("conv3_same", (1, 9, 11, 11), (16, 9, 3, 3), strides=(2, 2), auto_pad="SAME_UPPER"),
         conv("conv3_valid", (1, 9, 11, 11), (16, 9, 3, 3), last="x"),

@@ -23,7 +23,7 @@ def cases() -> list[Case]:
     one: dict[str, Any] = {"pads": pads(1)}
     batches, sizes = (
         ({"N": 1}, {"N": 3}),
-        ({"N": 1, "H": 9, "W": 7}, {"N": 2, "H": 1, "W": 2}, {"N": 1, "H": 4, "W": 30}),
+        ({"N": 1, "H": 9, "W": 7}, {"N": 2, "H": 1, "W": 2}, {"N": 1, "H": 4, "W": 30}, {"N": 2, "H": 3, "W": 3}),
     )
     table = [
         ("two", conv("even", (1, 16, 6, 8), (32, 16, 3, 3), **one, after="residual")),
@@ -51,6 +51,7 @@ def cases() -> list[Case]:
         ("two", conv("any_dilated", ("N", 16, "H", "W"), (24, 16, 3, 3), dilations=(2, 3), pads=pads(3), sizes=sizes)),
         ("two", conv("any_image", ("N", 16, "H", "W"), (24, 16, 3, 3), **one, sizes=sizes)),
         ("blocks", conv("any_image4", ("N", 16, "H", "W"), (40, 16, 3, 3), **one, sizes=sizes, after="residual")),
+        ("panels", conv("any_panels", ("N", 17, "H", "W"), (70, 17, 3, 3), **one, sizes=sizes)),
     ]
     return [replace(case, name=f"winograd_{case.name}_{way}", winograd=WAYS[way]) for way, case in table]
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from onnxfuse.cost import Cost
+from onnxfuse.cost import Cost, number
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
+from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Apply, Const, Scalar, variable
 from onnxfuse.lower import lower
@@ -215,7 +216,7 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
         judge: CostRanking, way: ScheduleCandidate, made: Kernel, sizes: Mapping[str, int], machine: Target
     ) -> Cost:
         found = cost(judge, way, made, sizes, machine)
-        if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
+        if waiting and way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
             pairs.append((waiting.pop(0), found.seconds))
         return found
 
@@ -248,12 +249,33 @@ def test_dilated_convolutions_use_it_too() -> None:
         assert by_winograd(conv("c", (1, 64, 56, 56), (64, 64, 3, 3), **PADDED, dilations=dilations))
 
 
-@pytest.mark.parametrize(("dilation", "pays"), [(2, True), (24, False)])
-def test_images_of_any_size_are_no_longer_than_a_dilated_tile(dilation: int, pays: bool) -> None:
+def taken(case: Case, target: Cpu, side: int) -> bool:
+    """Whether a case's kernel goes by Winograd's algorithm on an image of so many lines: all its phases or none do."""
+    made = chosen(case, target)
+    sizes = {b.symbol.name: side for b in made.binds}
+    running = [p for p in made.phases if all(number(s.extent, sizes) for s in p.splits)]
+    (found,) = {HALF in {b.name for b in p.locals} for p in running}
+    return found
+
+
+@pytest.mark.parametrize("target", [CPUS["x86-64-v4"], ZEN3], ids=["v4", "zen3"])
+@pytest.mark.parametrize(("dilation", "from_"), [(1, 16), (2, 16), (6, 24), (24, 96)])
+def test_kernels_for_any_image_have_both_algorithms(dilation: int, from_: int, target: Cpu) -> None:
     """A tile of four lines 24 apart computes 96: an image of 16 lines took 36 times the products of its outputs."""
     wide = {"dilations": (dilation, dilation), "pads": [dilation] * 4}
-    assert by_winograd(conv("c", (1, 64, "H", "W"), (128, 64, 3, 3), **wide)) == pays
-    assert by_winograd(conv("c", (1, 64, 96, 96), (128, 64, 3, 3), **wide))
+    case = conv("c", (1, 64, "H", "W"), (128, 64, 3, 3), **wide)
+    assert [taken(case, target, side) for side in (1, 2, from_ // 3)] == [False] * 3
+    one = len(chosen(case, target).phases) == 1  # direct
+    assert [taken(case, target, side) for side in (from_, 96, 192)] == [not one] * 3
+    assert not one or dilation == 24
+
+
+def test_images_of_one_line_need_more_positions() -> None:
+    """Three quarters of what tiles of four lines compute are outside them."""
+    large = convolution.LargeEnough(750, 3400)
+    square, line = ((8 * 8, 2 * 2), (1 * 64, 1 * 16))
+    assert large.holds(*map(Index.of, square)) == ONE
+    assert large.holds(*map(Index.of, line)) == ZERO
 
 
 def test_other_convolutions_are_direct() -> None:
