@@ -101,7 +101,7 @@ def test_lines_of_three_channels_are_copied_whole(sizes: str) -> None:
 
 
 def test_volumes_larger_than_any_memory_are_no_fault() -> None:
-    """Sides of eight times a symbol, as behind three times two: bounds of loops over 10^11 elements do not fit 64 bits."""
+    """Sides of eight times a symbol: bounds of loops over 10^11 elements do not fit 64 bits."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8, D, H, W] x) => (float[N, 8, a, b, c] y)
         <float[5] scales = {1, 1, 8, 8, 8}> {
