@@ -52,6 +52,7 @@ class Recipe:
     name: str
     sizes: tuple[tuple[int, ...], ...] = _PRIMES  # of symbols in order of appearance, for each set
     spatial: tuple[int, ...] = (37, 67)  # symbolic height and width, for each set
+    short: int = 17  # those of the second set where the first ran long; 0: as they are
     shared: bool = False  # anonymous extents of the same axis are equal
     equal: bool = False  # all symbols are equal
     batch: bool = False  # the first symbol of a first axis has the first of `sizes`, all others the second
@@ -59,13 +60,18 @@ class Recipe:
     positive: bool = False  # floats are between 0.1 and 1
     bounds: bool = False  # scalar floats whose names say minimum or maximum are far apart
 
+    @property
+    def shortened(self) -> Recipe:
+        """The same with a second set that runs no longer than the first one."""
+        return replace(self, spatial=(self.spatial[0], self.short)) if self.short else self
+
 
 RECIPES = (
     Recipe("distinct primes"),
-    Recipe("axes of one size", spatial=(64, 96), shared=True, ones=True),
-    Recipe("images of 224", spatial=(224, 256), shared=True, ones=True),
-    Recipe("one size for all", spatial=(64, 64), shared=True, equal=True, ones=True),
-    Recipe("two, then three, for all", ((2,) * 10, (3,) * 10), spatial=(2, 3), shared=True, equal=True, ones=True),
+    Recipe("axes of one size", spatial=(64, 96), short=32, shared=True, ones=True),
+    Recipe("images of 224", spatial=(224, 256), short=0, shared=True, ones=True),
+    Recipe("one size for all", spatial=(64, 64), short=0, shared=True, equal=True, ones=True),
+    Recipe("two, then three, for all", ((2,) * 10, (3,) * 10), (2, 3), 0, shared=True, equal=True, ones=True),
     Recipe("positive", shared=True, ones=True, positive=True),
     Recipe("bounds", shared=True, ones=True, bounds=True),
 )

@@ -204,11 +204,15 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
 def _by_recipe(
     runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]
 ) -> InputSets:
-    """The sets of a recipe; the first one only, where a run takes long. Raises DeviceError."""
+    """The sets of a recipe; where runs take long, with smaller images in the second, or only one. Raises DeviceError."""
     found = InputSets()
-    for variant, values in enumerate(feeds.random_sets(wanted, seed=runner.wish.seed, recipe=recipe, dims=dims)):
+    for variant in range(len(recipe.sizes)):
+        sizes = feeds.sizes_of(wanted, recipe, variant, dims)
+        if found.sizes and _predicted(wanted, found, sizes) > LONG_RUN:
+            sizes = feeds.sizes_of(wanted, recipe.shortened, variant, dims)
+        values = feeds.drawn(wanted, sizes, recipe, seed=runner.wish.seed, variant=variant)
         result, cost = runner.costed(values)
-        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), cost)
+        found.add(values, result, sizes, cost)
         if cost.seconds > LONG_RUN:
             break
     return found
@@ -277,11 +281,7 @@ def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: InputSets, ne
     DeviceError when that fails.
     """
 
-    def predicted_in_time() -> bool:
-        known = [(_elements(wanted, s), cost.seconds) for s, cost in zip(base.sizes, base.costs, strict=True)]
-        return time.process_time() + predicted(known, _elements(wanted, new)) <= until
-
-    if predicted_in_time():
+    if time.process_time() + _predicted(wanted, base, new) <= until:
         return True
     at = max(range(len(base.sizes)), key=lambda i: _elements(wanted, base.sizes[i]))
     before = base.costs[at]
@@ -289,7 +289,13 @@ def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: InputSets, ne
         return False
     _, again = runner.costed(base.values[at])
     base.costs[at] = replace(before, seconds=min(before.seconds, again.seconds))
-    return predicted_in_time()
+    return time.process_time() + _predicted(wanted, base, new) <= until
+
+
+def _predicted(wanted: Sequence[feeds.Input], base: InputSets, new: Sizes) -> float:
+    """Seconds of a run at new sizes, from the runs there are."""
+    known = [(_elements(wanted, s), cost.seconds) for s, cost in zip(base.sizes, base.costs, strict=True)]
+    return predicted(known, _elements(wanted, new))
 
 
 def predicted(known: Sequence[tuple[int, float]], elements: int) -> float:
