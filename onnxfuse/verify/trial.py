@@ -204,7 +204,7 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
 def _by_recipe(
     runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]
 ) -> InputSets:
-    """The sets of a recipe; where runs take long, with smaller images in the second, or only one. Raises DeviceError."""
+    """The sets of a recipe; the second one smaller, or left out, where runs take long. Raises DeviceError."""
     found = InputSets()
     for variant in range(len(recipe.sizes)):
         sizes = feeds.sizes_of(wanted, recipe, variant, dims)

@@ -174,6 +174,17 @@ def test_slow_models_get_one_set_of_inputs(tmp_path: Path, monkeypatch: pytest.M
     assert len(sets_of(session, path, str(tmp_path / "in.npz"))[0]) == 1
 
 
+def test_images_of_a_second_set_are_smaller_where_it_would_run_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = [helper.make_node("Sigmoid", ["x"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", 3, "h", "w"])}, ["y"])
+    session = engine.open_session(str(path), engine.options())
+    usual, _ = sets_of(session, path)
+    monkeypatch.setattr(trial, "predicted", lambda known, elements: 2 * trial.LONG_RUN * (elements > max(known)[0]))
+    fewer, _ = sets_of(session, path)
+    assert [v["x"].shape for v in usual[:2]] == [(2, 3, 37, 37), (3, 3, 67, 67)]
+    assert [v["x"].shape for v in fewer[:2]] == [(2, 3, 37, 37), (3, 3, 17, 17)]
+
+
 def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["a", "y"])
