@@ -1,12 +1,15 @@
-"""A Pad with zeros before a convolution becomes padding of the convolution."""
+"""Padding of convolutions: zeros of a Pad before one join it, and taps that reach nothing else are removed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from onnxfuse.ir.graph import Node
+from onnxfuse.rewrite.affine import unshared, weight_of
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
 from onnxfuse.rewrite.steps import StructuralRule
 
 
@@ -51,6 +54,48 @@ def _amounts(work: MutableGraph, pad: Node, rank: int) -> tuple[list[int], list[
     return low, high
 
 
+def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """A Conv whose dilated window is larger than the image becomes one with the taps that reach the image."""
+    conv, view = work.nodes[at], work.view(work.nodes[at])
+    weight = weight_of(work, conv)
+    extents, sizes = [e.constant for e in work.type(conv.inputs[0]).shape[2:]], weight.shape[2:]
+    rank = len(sizes)
+    if view.attr("auto_pad", "NOTSET") != "NOTSET" or any(n is None for n in extents):
+        raise Miss("the padding or the image is not of known size")
+    pads, ones = view.attr("pads", (0,) * (2 * rank)), (1,) * rank
+    around = zip(pads[:rank], pads[rank:], strict=True)
+    ways = zip(view.attr("strides", ones), view.attr("dilations", ones), strict=True)
+    kept = [_reaching(n or 0, taps, *pad, *way) for n, taps, pad, way in zip(extents, sizes, around, ways, strict=True)]
+    if all(len(taps) == size for (taps, _, _), size in zip(kept, sizes, strict=True)):
+        raise Miss("every tap reaches the image")
+    unshared(work, conv.inputs[1])
+    if not np.isfinite(weight.load()).all():
+        raise Miss("the weight has infinite or NaN elements, which times 0 are NaN")
+    draft = Draft(work, at)
+    shape = tuple(len(taps) for taps, _, _ in kept)
+    parts = tuple(slice(taps[0], taps[-1] + 1) for taps, _, _ in kept)
+
+    def load() -> Array:
+        return np.ascontiguousarray(weight.load()[(slice(None), slice(None), *parts)])
+
+    w = draft.lazily(weight.dtype, (*weight.shape[:2], *shape), load, "taps", conv.inputs[1], str(parts))
+    pads = (*(low for _, low, _ in kept), *(high for _, _, high in kept))
+    attrs = {**conv.attrs, "kernel_shape": shape, "pads": pads}
+    return draft.replace(conv.outputs[0], draft.node("Conv", (conv.inputs[0], w, *conv.inputs[2:]), attrs))
+
+
+def _reaching(size: int, taps: int, low: int, high: int, stride: int, dilation: int) -> tuple[range, int, int]:
+    """The taps of an axis that reach some element of the image, and the padding that is left for them. Raises Miss."""
+    count = (size + low + high - dilation * (taps - 1) - 1) // stride + 1
+    found = [k for k in range(taps) if any(0 <= o * stride + k * dilation - low < size for o in range(count))]
+    if not found or len(found) != found[-1] + 1 - found[0]:
+        raise Miss("no taps, or some that are not adjacent, reach the image")
+    before, after = low - dilation * found[0], high - dilation * (taps - 1 - found[-1])
+    if before < 0 or after < 0:
+        raise Miss("the window would begin or end inside of the image")
+    return range(found[0], found[-1] + 1), before, after
+
+
 STEPS: tuple[StructuralRule, ...] = (
     StructuralRule(
         "pad-into-conv",
@@ -59,5 +104,13 @@ STEPS: tuple[StructuralRule, ...] = (
         pad_into_conv,
         frozenset({"Conv"}),
         ("the padding is constant 0", "batch and channels are not padded"),
+    ),
+    StructuralRule(
+        "taps-in-the-image",
+        "Conv(x, w) => Conv(x, taps of w that reach x)",
+        "exact",
+        taps_in_the_image,
+        frozenset({"Conv"}),
+        ("the image has a known size", "the weight is a finite constant", "other taps reach zeros of the padding only"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -322,3 +323,37 @@ def test_other_padding_stays(amounts: tuple[int, ...], fill: float) -> None:
     y = b.node("Pad", b.input("x", 1, 2, 5, 5), b.ints(*amounts), b.constant(fill))
     channels = 4 if amounts[1] else 2
     stays(b, b.node("Conv", y, b.weights(3, channels, 2, 2)), "pad-into-conv")
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "how", "left", "pads"),
+    [
+        ((12, 12), (3, 3), {"dilations": (12, 12), "pads": (12,) * 4}, (1, 1), (0, 0, 0, 0)),
+        ((7, 30), (3, 3), {"dilations": (8, 8), "pads": (8,) * 4}, (1, 3), (0, 8, 0, 8)),
+        ((9, 9), (5, 5), {"dilations": (3, 6), "pads": (6, 12, 6, 12)}, (5, 3), (6, 6, 6, 6)),
+        ((6, 5), (3, 3), {"dilations": (4, 4), "pads": (8, 4, 1, 4), "strides": (3, 1)}, (2, 3), (4, 4, 1, 4)),
+        ((5,), (4,), {"dilations": (2,), "pads": (7, 0)}, (3,), (5, 0)),
+    ],
+)
+def test_taps_that_reach_padding_only_are_removed(
+    size: tuple[int, ...], taps: tuple[int, ...], how: dict[str, Any], left: tuple[int, ...], pads: tuple[int, ...]
+) -> None:
+    b = Build()
+    y = b.node("Conv", b.input("x", 2, 3, *size), b.weights(4, 3, *taps), b.weights(4), **how)
+    (conv,) = check(b, y, ["Conv"], "taps-in-the-image").nodes
+    assert conv.attrs["kernel_shape"] == left and conv.attrs["pads"] == pads
+
+
+@pytest.mark.parametrize("size", [(13, 13), ("h", 12)])
+def test_taps_that_may_reach_the_image_stay(size: tuple[int | str, ...]) -> None:
+    b = Build()
+    x = b.input("x", 1, 2, *size)
+    stays(b, b.node("Conv", x, b.weights(3, 2, 3, 3), dilations=(12, 12), pads=(12,) * 4), "taps-in-the-image")
+
+
+def test_taps_that_are_infinite_stay() -> None:
+    """What is times them is NaN, also where it is padding."""
+    b = Build()
+    w = np.full((3, 2, 3, 3), np.inf, np.float32)
+    y = b.node("Conv", b.input("x", 1, 2, 4, 4), b.constant(w), dilations=(5, 5), pads=(5,) * 4)
+    stays(b, y, "taps-in-the-image")

@@ -102,6 +102,11 @@ def _padded(b: Build, fill: float) -> str:
     return str(b.node("Conv", y, b.weights(3, 2, 2, 2)))
 
 
+def _dilated(b: Build, dilation: int) -> str:
+    w = b.weights(3, 2, 3, 3)
+    return str(b.node("Conv", _x(b, 1, 2, 5, 5), w, dilations=(dilation,) * 2, pads=(dilation,) * 4))
+
+
 def _grouped(b: Build, groups: int) -> str:
     """Normalization of 4 channels in `groups` groups; with 8, the halves of a channel are normalized apart."""
     grouped = b.node("Reshape", _x(b, 2, 4, 6, 6), b.ints(0, groups, -1))
@@ -187,6 +192,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
     ),
     "grouped-normalization": (lambda b: _grouped(b, 2), lambda b: _grouped(b, 8)),
     "pad-into-conv": (lambda b: _padded(b, 0.0), lambda b: _padded(b, 1.0)),
+    "taps-in-the-image": (lambda b: _dilated(b, 5), lambda b: _dilated(b, 4)),
     "affine-after": (
         lambda b: b.node("Mul", b.dense(_x(b), 6), b.weights(6)),
         lambda b: b.node("Mul", b.dense(_x(b), 6), b.input("z", 6)),
