@@ -63,15 +63,17 @@ def image_of(
     return Definition(name, axes, made), there
 
 
-def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load] | None:
+def padded_image(
+    name: str, read: Load, shape: Sequence[Index], *, zeros: bool = True
+) -> tuple[Definition, Load] | None:
     """The image `name` that contains the padding of a load, if any, and the load of it.
 
-    Padding of unknown extent is not materialised; the load keeps its guards then. None if the padding is not one
-    constant, such as the next part of a Concat.
+    Padding of unknown extent is not materialised, and none without `zeros`; the load keeps its guards then. None if the
+    padding is not one constant, such as the next part of a Concat.
     """
     if read.otherwise is not None and any(axes_of(e) for e in indices_of(read.otherwise)):
         return None
-    guards = {g.index: g for g in read.guards}
+    guards = {g.index: g for g in read.guards} if zeros else {}
     found = {e: (lower(e), upper(e)) for e in read.index if e in guards}
     ends = {e: (first, last) for e, (first, last) in found.items() if first is not None and last is not None}
     low = [ends[e][0] if e in ends else ZERO for e in read.index]

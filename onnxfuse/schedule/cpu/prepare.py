@@ -317,12 +317,18 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
 
 
 def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
-    """The load of a channels-last copy of an operand that contains its padding; None if there is no such copy."""
-    made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
-    if made is None or made[1].guards:
+    """The load of a channels-last copy of an operand that contains its padding; None if there is no such copy.
+
+    Without padding where the taps of a window do not adjoin: tiles skip those that reach nothing else.
+    """
+    channels = {r for e in left.index if not axes_of(e) & {*c.rows} for r in axes_of(e) & {*c.ranges}}
+    steps = [coefficient(e, r) for e in left.index if axes_of(e) & {*c.rows} for r in axes_of(e) & {*c.ranges}]
+    taps, length = tuple(r for r in c.ranges if r not in channels), product([r.extent for r in channels])
+    apart = all((x or ONE).constant not in (None, 1) for x in steps) and readable_pieces(taps, length, guarded=True)
+    made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source], zeros=not apart)
+    if made is None or (made[1].guards and not apart):
         return None
     image, load = made
-    channels = {r for e in left.index if not axes_of(e) & {*c.rows} for r in axes_of(e) & {*c.ranges}}
     last = axes_of(left.index[-1]) & channels  # as they are in memory
     _add(done, replace(image, value=cast(image.value, rows)), PLAIN if last else channels_last(len(image.axes)))
     return replace(load, dtype=rows)

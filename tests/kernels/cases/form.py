@@ -27,9 +27,12 @@ SUMS: Mapping[str, tuple[Shape, tuple[int, ...], dict[str, Any]]] = {
     "line": ((2, 19, 101), (23, 19, 5), {"pads": (4, 4), "dilations": (2,)}),
     "line_strided": ((1, 9, 203), (12, 9, 10), {"strides": (5,), "bias": False}),
     "spectrum": ((1, 1, 700), (31, 1, 64), {"strides": (16,), "after": ""}),
+    "dilated_past": ((1, 17, 12, 15), (9, 17, 3, 3), {"pads": pads(9), "dilations": (9, 9), "after": "residual"}),
+    "dilated_once": ((2, 16, 9, 10), (16, 16, 3, 3), {"pads": (0, 4, 0, 4), "dilations": (1, 4)}),
     "volume": ((1, 3, 4, 5, 9), (5, 3, 3, 3, 3), {"pads": pads(1, 3)}),
     "any_line": ((1, 8, "L"), (14, 8, 3), {"pads": (1, 1), "sizes": ({"L": 1}, {"L": 31}, {"L": 300})}),
     "any_image": (("N", 6, "H", "W"), (9, 6, 3, 3), {"pads": pads(1), "sizes": IMAGES}),
+    "any_dilated": (("N", 16, "H", "W"), (9, 16, 3, 3), {"pads": pads(8), "dilations": (8, 8), "sizes": IMAGES}),
 }  # fmt: skip
 WINDOWS: Mapping[str, tuple[Shape, tuple[int, ...], dict[str, Any]]] = {
     "deep7": ((1, 19, 18, 21), (19, 1, 7, 7), {"group": 19, "pads": pads(3)}),
