@@ -57,6 +57,7 @@ def _amounts(work: MutableGraph, pad: Node, rank: int) -> tuple[list[int], list[
 def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Conv whose dilated window is larger than the image becomes one with the taps that reach the image."""
     conv, view = work.nodes[at], work.view(work.nodes[at])
+    work.definitions(at)  # raises Miss for attributes and extents that do not fit
     weight = weight_of(work, conv)
     extents, sizes = [e.constant for e in work.type(conv.inputs[0]).shape[2:]], weight.shape[2:]
     rank = len(sizes)

@@ -19,7 +19,7 @@ WEIGHTS = {
     "w": (8, 8), "v": (8, 4), "k": (4, 3, 3, 3), "k2": (4, 4, 3, 3), "p": (4, 4, 1, 1), "c": (6, 1, 5), "c2": (6, 6, 3),
     "b": (8,), "d": (4, 1, 2, 2), "table": (130, 8),
     "dw": (6, 1, 1, 5), "dj": (16, 1, 5, 5),
-    "wide": (32, 32, 3, 3), "p2": (4, 8, 1, 1), "d1": (4, 3, 1), "long": (1100, 16),
+    "k32": (32, 32, 3, 3), "p2": (4, 8, 1, 1), "d1": (4, 3, 1), "long": (1100, 16),
 }  # fmt: skip
 TWICE, ONES = (np.array([1, 1, 2, 2], np.float32), np.array([1], np.int64))
 CONSTANTS = {"twice": TWICE, "one": ONES, "two": np.array([2], np.int64), "zero": np.array([0], np.int64)}
@@ -184,9 +184,9 @@ WINDOWS = (
     Case("conv-same-lower", _IMAGE, "float[n, 4, a, b] y",
          'm = Conv <kernel_shape = [3, 3], strides = [2, 5], auto_pad = "SAME_LOWER"> (x, k)  y = Relu (m)'),
     Case("conv-by-size", "float[n, 32, h, w_] x", "float[n, 32, a, b] y",
-         "m = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, wide)  y = Relu (m)"),
+         "m = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, k32)  y = Relu (m)"),
     Case("conv-by-size-dilated", "float[1, 32, h, w_] x", "float[1, 32, a, b] y",
-         "m = Conv <kernel_shape = [3, 3], dilations = [6, 6], pads = [6, 6, 6, 6]> (x, wide)  y = Relu (m)"),
+         "m = Conv <kernel_shape = [3, 3], dilations = [6, 6], pads = [6, 6, 6, 6]> (x, k32)  y = Relu (m)"),
     Case("conv-same-twice", _IMAGE, "float[n, 4, a, b] y",
          """a0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  a_ = Relu (a0)
          b0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (a_, k2)  y = Relu (b0)"""),
