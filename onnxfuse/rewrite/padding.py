@@ -88,7 +88,9 @@ def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
 def _reaching(size: int, taps: int, low: int, high: int, stride: int, dilation: int) -> tuple[range, int, int]:
     """The taps of an axis that reach some element of the image, and the padding that is left for them. Raises Miss."""
     count = (size + low + high - dilation * (taps - 1) - 1) // stride + 1
-    found = [k for k in range(taps) if any(0 <= o * stride + k * dilation - low < size for o in range(count))]
+    starts = [k * dilation - low for k in range(taps)]  # where a tap begins, and its first position in the image:
+    first = [max(0, -(start // stride)) for start in starts]
+    found = [k for k in range(taps) if first[k] < count and starts[k] + first[k] * stride < size]
     if not found or len(found) != found[-1] + 1 - found[0]:
         raise Miss("no taps, or some that are not adjacent, reach the image")
     before, after = low - dilation * found[0], high - dilation * (taps - 1 - found[-1])
