@@ -89,9 +89,10 @@ def standing(b: Build) -> Plan | None:
 
     None where strategies have not come to their end, and where the rest of a group is to be planned without some nodes.
     """
-    groups = [names_of(g) for g in b.plan.groups] if b.plan is not None and b.settled else []
-    whole = all(names <= b.forbidden or names.isdisjoint(b.forbidden) for names in groups)
-    return b.plan if b.settled and whole else None
+    if b.plan is None or not b.settled:
+        return None
+    groups = map(names_of, b.plan.groups)
+    return b.plan if all(names <= b.forbidden or names.isdisjoint(b.forbidden) for names in groups) else None
 
 
 def names_of(group: Group) -> frozenset[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from onnxfuse.cost import symbols_at, weight_bytes
 from onnxfuse.cost.fusions import taken_in
@@ -87,7 +86,6 @@ class _Predictor:
         self.weight_bytes = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
         self.decoded = decoded_weights(self.plan.graph, ROWS)
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
-        self.runtimes: dict[tuple[object, ...], float | None] = {}
 
     def losing(self, part: GroupBuild) -> Times | None:
         """The times of a group where it loses least, if it loses everywhere; a pool alone, if in half of the cases."""
@@ -104,24 +102,17 @@ class _Predictor:
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
     def runtime(self, part: GroupBuild, sizes: Sizes) -> float | None:
-        """Seconds of the runtime on the target's cores at these sizes; what the kernel takes is not computed."""
-        if part.kernel is None:
-            return None
-        if (key := self._form(part)) not in self.runtimes:
-            made = attempted(self.context, "cost", partial(self._runtime, part, sizes))
-            self.runtimes[key] = None if isinstance(made, Decision) else made
-        return self.runtimes[key]
-
-    def _form(self, part: GroupBuild) -> tuple[object, ...]:
-        """What the times of equal kernels depend on besides their sizes."""
-        graph = self.plan.graph
-        inputs = have(part.kernel).inputs
-        return (part.op, tuple((p.value in graph.constants, repr(graph.types.get(p.value))) for p in inputs))
+        """Seconds of the runtime on the target's cores at these sizes."""
+        found = self._of(part, [sizes])
+        return found[-1].runtime if found else None
 
     def _of(self, part: GroupBuild, sizes: Sequence[Sizes]) -> tuple[Times, ...]:
         if part.kernel is None:
             return ()
-        if (key := self._form(part)) not in self.known:
+        graph = self.plan.graph
+        inputs = tuple((p.value in graph.constants, repr(graph.types.get(p.value))) for p in part.kernel.inputs)
+        key = (part.op, inputs, len(sizes))
+        if key not in self.known:
             made = attempted(self.context, "cost", lambda: tuple(self._times(part, sizes)))
             self.known[key] = () if isinstance(made, Decision) else made
         return self.known[key]
@@ -129,17 +120,20 @@ class _Predictor:
     def _times(self, part: GroupBuild, all_sizes: Sequence[Sizes]) -> Iterator[Times]:
         """The times of a group on one core and on those of the target, at sizes that it can have."""
         graph, kernel = self.plan.graph, have(part.kernel)
-        for tensors, symbols in filter(None, (_at(graph, part, sizes) for sizes in all_sizes)):
+        for sizes in all_sizes:
+            try:
+                tensors = _tensors(graph, part, sizes)
+                if any(extent < 1 for t in tensors.values() for extent in t.shape):
+                    continue
+                symbols = symbols_at(kernel, {name: t.shape for name, t in tensors.items()})
+            except SymbolUnknown:
+                continue
             transposed = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
             for machine in self.backend.points(self.target):
                 cost = self.backend.kernel_cost(kernel, machine, graph.constants, self.weight_bytes, symbols)
                 if cost is not None:
                     nodes = self.backend.group_seconds(part.group.nodes, tensors, machine, self.weight_bytes)
                     yield Times(cost.seconds, nodes, sum(self._transposing(t, machine) for t in transposed))
-
-    def _runtime(self, part: GroupBuild, sizes: Sizes) -> float | None:
-        found, machine = _at(self.plan.graph, part, sizes), self.backend.points(self.target)[-1]
-        return found and self.backend.group_seconds(part.group.nodes, found[0], machine, self.weight_bytes)
 
     def _transposing(self, t: Tensor, target: Target) -> float:
         """Seconds to transpose an image, which a neighbour with channels last would have to do."""
@@ -168,17 +162,6 @@ def _left(graph: Graph, part: GroupBuild) -> frozenset[str]:
 def _kinds(graph: Graph, part: GroupBuild) -> dict[str, Kind | Decision]:
     """The kinds of a group's nodes by name."""
     return {n.name: kind_of(graph, n, ROWS) for n in part.group.nodes}
-
-
-def _at(graph: Graph, part: GroupBuild, sizes: Sizes) -> tuple[dict[str, Tensor], dict[str, int]] | None:
-    """The values of a group and the symbols of its kernel at sizes; None where it cannot have them."""
-    try:
-        tensors = _tensors(graph, part, sizes)
-        if any(extent < 1 for t in tensors.values() for extent in t.shape):
-            return None
-        return tensors, symbols_at(have(part.kernel), {name: t.shape for name, t in tensors.items()})
-    except SymbolUnknown:
-        return None
 
 
 def _tensors(graph: Graph, part: GroupBuild, sizes: Sizes) -> dict[str, Tensor]:

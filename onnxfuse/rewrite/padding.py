@@ -80,8 +80,8 @@ def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
         return np.ascontiguousarray(weight.load()[(slice(None), slice(None), *parts)])
 
     w = draft.lazily(weight.dtype, (*weight.shape[:2], *shape), load, "taps", conv.inputs[1], str(parts))
-    pads = (*(low for _, low, _ in kept), *(high for _, _, high in kept))
-    attrs = {**conv.attrs, "kernel_shape": shape, "pads": pads}
+    left = (*(low for _, low, _ in kept), *(high for _, _, high in kept))
+    attrs = {**conv.attrs, "kernel_shape": shape, "pads": left}
     return draft.replace(conv.outputs[0], draft.node("Conv", (conv.inputs[0], w, *conv.inputs[2:]), attrs))
 
 

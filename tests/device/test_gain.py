@@ -99,16 +99,16 @@ def written(folder: Path) -> list[bytes]:
 
 
 def test_a_slow_kernel_is_found_by_default_and_the_next_build_is_the_same(chained: driver_mock.Built, tmp_path: Path):
-    first = build(chained, tmp_path)
+    caches = (f"cache{number}" for number in range(3))  # a busy machine may have no time to measure what is left
+    first, cache = next((b, c) for c in caches if (b := build(chained, tmp_path, cache=c)).found["gain"])
     assert first.kernels == {"Abs"}, first.notes
     assert "slower than ONNX Runtime, and left to it: Tanh" in first.notes and first.launches
-    gain = first.found["gain"]  # a slow machine may have no time left to measure again what is left
-    assert gain is None or gain["speedup"] > 1.0
+    assert first.found["gain"]["speedup"] > 1.0
     (lost,) = [each for each in first.found["choices"] if not each["kept"]]
     manifest = json.loads((tmp_path / "made.fuse.json").read_text(encoding="utf-8"))
     assert manifest["choices"] == first.found["choices"] and lost["high"] < 0.95
     before = written(tmp_path)
-    again = build(chained, tmp_path)
+    again = build(chained, tmp_path, cache=cache)
     assert written(tmp_path) == before and again.launches == 0, "the verdict was in the cache"
 
 

@@ -49,7 +49,7 @@ from onnxfuse.ir.verify.samples import (
     EXTENTS,
     GROUP,
     GROUPS,
-    MOST_ELEMENTS,
+    LARGEST_TENSOR,
     SAMPLES,
     SampledIterations,
     pattern_of,
@@ -96,7 +96,7 @@ class _Check:
             for extent in extents:
                 possible &= extent >= 0
             self.sizes[x.name], self.dtypes[x.name] = reduce(mul, extents, np.ones(1, np.int64)), x.dtype
-            possible &= self.sizes[x.name] <= MOST_ELEMENTS
+            possible &= self.sizes[x.name] <= LARGEST_TENSOR
         for b in self.kernel.scratch:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
         for number, phase in enumerate(self.kernel.phases):

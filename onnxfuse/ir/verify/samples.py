@@ -16,7 +16,7 @@ GROUP = 32  # samples with the same extents, between which races are sought
 GROUPS = 4  # corners twice, two tasks side by side, iterations in between
 SAMPLES = GROUPS * GROUP
 EXTENTS = ((1, 1, 1), (17, 40, 5), (3, 8, 2), (129, 33, 64))  # of the symbols of each group, raised to their minimum
-MOST_ELEMENTS = 1 << 35  # of a tensor: of more, products in loop bounds do not fit 64 bits, and the tensor no memory
+LARGEST_TENSOR = 1 << 35  # elements: of more, products in loop bounds do not fit 64 bits, and the tensor no memory
 
 
 @lru_cache(64)
