@@ -120,11 +120,12 @@ def scaled_weight(draft: Draft, name: str, scale: Array) -> str:
 
 
 def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
-    """A load of weight * scale, rounded once."""
+    """A load of weight * scale, rounded once; products in double precision are never there as a whole."""
 
     def load() -> Array:
+        out = np.empty(weight.shape, weight.dtype.numpy)
         with np.errstate(over="ignore"):
-            return np.asarray(weight.load() * scale).astype(weight.dtype.numpy)
+            return np.multiply(weight.load(), scale, out=out, dtype=np.float64, casting="unsafe")
 
     return load
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.dtype import BF16, F16, F32, I64, DType
 from onnxfuse.ir.graph import Constant, Graph
+from onnxfuse.rewrite.affine import scaled
 from tests.rules.build import Array, Build, only, ops, rewritten, same
 
 AFTER, BEFORE, SCALE = "affine-after", "affine-before", "scale-into-weights"
@@ -357,3 +359,18 @@ def test_taps_that_are_infinite_stay() -> None:
     w = np.full((3, 2, 3, 3), np.inf, np.float32)
     y = b.node("Conv", b.input("x", 1, 2, 4, 4), b.constant(w), dilations=(5, 5), pads=(5,) * 4)
     stays(b, y, "taps-in-the-image")
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_scaled_weights_are_rounded_once_and_take_no_more_memory_than_they_have(dtype: DType) -> None:
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((512, 700)).astype(dtype.numpy)
+    scale = rng.uniform(0.5, 2.0, 700)
+    load = scaled(Constant.of(weight, dtype), scale)
+    tracemalloc.start()
+    found = load()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.dtype == dtype.numpy
+    assert (found == (weight.astype(np.float64) * scale).astype(dtype.numpy)).all()
+    assert peak < 1.5 * found.nbytes
