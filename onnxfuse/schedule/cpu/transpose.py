@@ -108,13 +108,13 @@ def _part(extent: int, lanes: int, most: int) -> int:
 
     An extent with small divisors only has blocks of whole vectors, the last of which is shorter.
 
-    >>> [_part(n, 16, LONGEST) for n in (224, 250, 499, 527)]
-    [224, 250, 256, 176]
+    >>> [_part(n, 16, LONGEST) for n in (97, 224, 250, 499, 527)]
+    [97, 224, 250, 256, 176]
     """
     best = max((n for n in range(1, most + 1) if extent % n == 0), key=lambda n: (n % lanes == 0, n))
     if best < lanes and extent <= LONGEST:
         return extent
-    if best % lanes == 0 or 2 * best >= most:
+    if best % lanes == 0 or 2 * best >= min(extent, most):
         return best
     return -(-extent // -(-extent // most) // lanes) * lanes
 
