@@ -62,8 +62,7 @@ class WinogradBlocking:
     """How tasks divide the work.
 
     Tasks get blocks of `block` register tiles, or (`by_panels`) panels; where there are more cores, some of the other
-    too: tiles where one block has all, and panels there and for images of any size. With `keep` a task transforms its
-    filters once, else once per block.
+    too, if one block has all tiles or images are of any size. With `keep` filters are transformed once, else per block.
     """
 
     transform: Transform

@@ -74,6 +74,13 @@ def test_blocks_whose_lines_compete_for_a_set_are_kept_together(shape: str, pane
     assert buffer.size == pack.k.extent * CPUS[TARGET].panel * panels
 
 
+@pytest.mark.parametrize(("name", "splits"), [("max_line_form_0", 1), ("max_halves_form_1", 2)])
+def test_lanes_of_one_vector_are_not_divided(name: str, splits: int) -> None:
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    assert [len(phase.splits) for phase in kernel.phases] == [splits]
+
+
 @pytest.mark.parametrize(("first", "taken"), [((33.0, 20.0, 6.0), 1), ((24.0, 17.0, 6.0), 0)])
 def test_few_cores_do_not_pay_much_for_many(first: tuple[float, ...], taken: int) -> None:
     """Microseconds on one core, on two and on sixteen, of two forms of a transposed convolution of 14 x 14 pixels."""

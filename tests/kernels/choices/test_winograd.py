@@ -155,9 +155,7 @@ def behind_pooling(x: tuple[int | str, ...], window: int, stride: int) -> Case:
 def test_two_cores_share_tiles_where_panels_are_not_equal() -> None:
     """48 filters are a panel and a half: by panels, one core has twice what the other has to store."""
     case = conv("one_and_a_half", (1, 48, 32, 32), (48, 48, 3, 3), pads=pads(1))
-    kernel = kernel_of(case, CPUS["x86-64-v4"])
-    assert isinstance(kernel, Kernel)
-    (phase,) = kernel.phases
+    (phase,) = chosen(case, CPUS["x86-64-v4"]).phases
     tiles, panels = (number(s.extent, {}) for s in phase.splits)
     assert few_parts_of(2, number(phase.work, {}), tiles, panels) == (2, 1)
     assert few_parts_of(16, number(phase.work, {}), tiles, panels) == (6, 2)
