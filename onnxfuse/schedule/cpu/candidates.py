@@ -26,6 +26,7 @@ MANY = 8  # factor from the cores of the machine class to many cores
 FEW = 1  # index, in `machines`, of the machine class as it is
 NEAR = 1.045  # factor up to which a product of times counts as a tie with the least one
 NEAR_ON_EACH = NEAR**3  # the same of the time on each of three machines
+DEARER = 1.5  # factor of a product of times on one core and on the machine class that is not paid for many cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +81,22 @@ class CostRanking:
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
         """Of kernels that compute the same, the one with the least predicted time.
 
-        Where L2 is small, one `by_strips` if it is nearly as good: what phases of others hand on is beyond L2.
+        None is taken that is clearly slower than another on few cores, whatever it saves on many. Where L2 is small,
+        one `by_strips` if it is nearly as good: what phases of others hand on is beyond L2.
         """
         if len(kernels) == 1:
             return kernels[0]
         values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
         favour = NEAR_ON_EACH if self.target.small_l2 else 1.0
 
-        def total(at: int) -> float:
-            kernel = kernels[at]
+        def seconds(kernel: Kernel) -> tuple[float, ...]:
             candidate, whole = ScheduleCandidate("", kernel.phases), replace(self, kernel=kernel)
-            time = prod(whole.seconds(candidate, whole.complete(candidate), values))
-            return time / favour if at in self.by_strips else time
+            return whole.seconds(candidate, whole.complete(candidate), values)
 
-        return kernels[min(range(len(kernels)), key=total)]
+        times = [seconds(kernel) for kernel in kernels]
+        few = [prod(each[: FEW + 1]) for each in times]
+        fast = [at for at, product_ in enumerate(few) if product_ <= DEARER * min(few)]
+        return kernels[min(fast, key=lambda at: prod(times[at]) / (favour if at in self.by_strips else 1.0))]
 
     def nonempty_sizes(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols, doubled until every extent of a parameter is at least 1, if that is possible."""

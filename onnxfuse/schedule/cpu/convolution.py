@@ -283,9 +283,9 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
         blocks = {min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}
         whole = target.small_l2 and 0 < matrices * (rows.constant or 0) * depth <= WHOLE * target.l2_bytes
         for block in sorted(blocks | {most} if whole else blocks):
-            yield WinogradBlocking(transform, block, by_panels=False, keep=False)
-            if not 0 < columns <= target.panel or block == most:  # blocks of one panel are the same tasks either way
-                yield WinogradBlocking(transform, block, by_panels=True, keep=False)
+            all_ = block == most  # of equal divisions the first is taken
+            ways = (all_,) if 0 < columns <= target.panel else (all_, not all_)  # of one panel they are the same tasks
+            yield from (WinogradBlocking(transform, block, by_panels=each, keep=False) for each in ways)
 
 
 def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes: Mapping[str, int]) -> float:
@@ -304,8 +304,9 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
     blocks = -(-tiles // d.block)
     work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
-    by_blocks = (int(blocks), 1 if known else int(panels))
-    splits = (int(panels), int(tiles if blocks == 1 else blocks)) if d.by_panels else by_blocks
+    whole = blocks == 1 and not d.keep
+    by_tiles = int(tiles if whole else blocks)
+    splits = (int(panels), by_tiles) if d.by_panels else (by_tiles, int(panels) if whole or not known else 1)
     outer, inner = few_parts_of(target.cores, work, *splits)
     mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels / inner, rows / outer)
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)

@@ -165,10 +165,16 @@ def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
 def _phase_in_tasks(
     work: Index, frame: Frame, goals: list[Goal], loops: list[Level], lanes: int, *, interleaved: bool
 ) -> Phase:
-    """The phase of rows, of a vector loop, or of both, each divided among tasks."""
+    """The phase of rows, of a vector loop, or of both, each divided among tasks.
+
+    Lanes of one vector are not: that there is one, and how many lanes it has, is known when the kernel is compiled.
+    """
     opened: list[Level] = []
     splits: list[Split] = []
     for level in loops:
+        if level.kind == "vector" and len(loops) > 1 and (level.axis.extent.constant or lanes + 1) <= lanes:
+            opened.append(level)
+            continue
         letter, step = ("c", lanes) if level.kind == "vector" else ("r", 1)
         lo, hi = Axis(f"{letter}0", level.axis.extent), Axis(f"{letter}1", level.axis.extent + 1)
         splits.append(Split(lo, hi, level.axis.extent, step))

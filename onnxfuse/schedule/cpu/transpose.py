@@ -6,11 +6,14 @@ is transposed from source to result; other work reads blocks that were transpose
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from onnxfuse.cost.straight import SET
+from onnxfuse.cost.traffic import LINE
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, never_below_zero
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, floor_div, least, never_below_zero
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
@@ -24,6 +27,9 @@ from onnxfuse.target import Cpu
 SHORTEST = 8  # elements of a transposed axis, at least
 LONGEST = 256  # elements of a source's row that are copied in one go
 BLOCK = 64  # of rows that are kept in a buffer
+TOGETHER = 4  # panels whose blocks are kept together, at most: what is stored side by side is as long
+NEAR = 0.5  # fraction of L1 for them
+SHARED = 16  # blocks that are left for tasks all the same
 FARTHEST = 2**24  # elements from one step of the result to the next
 TURNED = "turned"  # buffers of blocks, with a number
 FAR = Index.of(2**40)  # above any index
@@ -47,12 +53,13 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
     copies = all(_copied(g, x, k) for x, (g,) in split_goals([here], lane, points) for k in [along])
     part = _part(along.extent.constant or 1, target.lanes, LONGEST if copies else BLOCK)
     rest = [a for a in axes if a not in (lane, step)]
-    block, k = Axis(f"{step.name}b", Index.of((along.extent.constant or 1) // part)), Axis("k", Index.of(part))
+    block = Axis(f"{step.name}b", Index.of(-(-(along.extent.constant or 1) // part)))
     m = Axis("m", product([a.extent for a in (*rest, block)]))
     digits = dict(zip((*rest, block), unflatten(Index.of(m), tuple(a.extent for a in (*rest, block))), strict=True))
     outer = {a: e for a, e in digits.items() if a != block}
+    k, ends = _steps(digits[block] * part, part, along)
     here = here.substituted(outer | {along: digits[block] * part + k})
-    blocks = _Blocks(k, target.panel, [])
+    blocks = _Blocks(k, part, target.panel, _together(here, lane, k, part, m.extent, target), [])
     body = [blocks.over(axis, g) for axis, (g,) in split_goals([here], lane, points)]
     edges = tuple(
         s
@@ -67,7 +74,7 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
         c0, c1 = Axis("c0", body[0].end), Axis("c1", body[0].end + 1)
         splits = (*splits, Split(c0, c1, body[0].end))
         body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
-    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *body))
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *ends, *body))
     return Phase(splits, work * target.serial.transposition, tuple(blocks.buffers), (loop,))
 
 
@@ -97,9 +104,49 @@ def _long(axis: Axis) -> bool:
 
 
 def _part(extent: int, lanes: int, most: int) -> int:
-    """The largest divisor of an extent up to `most`, in whole vectors if possible."""
+    """The steps of a block: the largest divisor of an extent up to `most`, in whole vectors if possible.
+
+    An extent with small divisors only has blocks of whole vectors, the last of which is shorter.
+
+    >>> [_part(n, 16, LONGEST) for n in (97, 224, 250, 499, 527)]
+    [97, 224, 250, 256, 176]
+    """
     best = max((n for n in range(1, most + 1) if extent % n == 0), key=lambda n: (n % lanes == 0, n))
-    return best if best >= lanes or extent > LONGEST else extent
+    if best < lanes and extent <= LONGEST:
+        return extent
+    if best % lanes == 0 or 2 * best >= min(extent, most):
+        return best
+    return -(-extent // -(-extent // most) // lanes) * lanes
+
+
+def _steps(begin: Index, part: int, along: Axis) -> tuple[Axis, tuple[Stmt, ...]]:
+    """The axis of the steps of a block from `begin` on, and what finds its end where the last block is shorter."""
+    if (along.extent.constant or 1) % part == 0:
+        return Axis("k", Index.of(part)), ()
+    end = Axis("kn", along.extent + 1)
+    return Axis("k", Index.of(end) - begin), (Bind(end, begin + part, along.extent),)
+
+
+def _together(goal: Goal, lane: Axis, step: Axis, steps: int, rows: Index, target: Cpu) -> int:
+    """How many panels of blocks are kept together, for each of so many `rows`.
+
+    Several, where lines of a block of the result push each other out of L1: more of each is stored while it is there.
+    """
+    pitch = (coefficient(goal.offset, step) or ZERO).constant
+    if pitch is None or _in_one_set(pitch * goal.value.dtype.bytes, steps) <= target.l1_bytes // SET:
+        return 1
+    panel = sum(x.dtype.bytes for x in dict.fromkeys(loads(goal.value)) if _across(x, lane)) * steps * target.panel
+    panels = -(-(lane.extent.constant or 1) // target.panel) * (rows.constant or SHARED * TOGETHER)
+    return max(1, min(TOGETHER, int(NEAR * target.l1_bytes) // panel, panels // SHARED))
+
+
+def _in_one_set(pitch: int, steps: int) -> int:
+    """How many of so many lines that are so many bytes apart compete for the same set of L1, at most.
+
+    >>> _in_one_set(4096, 64), _in_one_set(512, 64), _in_one_set(4100, 33), _in_one_set(12000, 64)
+    (64, 8, 16, 2)
+    """
+    return max(Counter(at * pitch % SET // LINE for at in range(steps)).values())
 
 
 def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
@@ -124,20 +171,26 @@ def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Blocks of `most` elements along the result, which are rows of a source, by steps `k` along those rows."""
+    """Blocks of `most` elements along the result, which are rows of a source, by up to `steps` steps `k` along those.
+
+    What is computed of blocks is stored for `together` of them at a time, step by step: longer pieces of each line.
+    """
 
     k: Axis
+    steps: int
     most: int
+    together: int
     buffers: list[Buffer]
 
     def over(self, axis: Axis, goal: Goal) -> Loop:
         """A loop over the blocks along an axis of the result."""
-        block = Axis(f"{axis.name}b", Index.of(-(-(axis.extent.constant or 0) // self.most)))
-        end = Axis("jn", axis.extent + 1)
-        begin = Index.of(block) * self.most
         copies = _copied(goal, axis, self.k)
+        width = self.most if copies else self.most * self.together
+        block = Axis(f"{axis.name}b", Index.of(-(-(axis.extent.constant or 0) // width)))
+        end = Axis("jn", axis.extent + 1)
+        begin = Index.of(block) * width
         body = self._copy(axis, goal, begin, end) if copies else self._work(axis, goal, begin, end)
-        bind = Bind(end, begin + self.most, axis.extent)
+        bind = Bind(end, begin + width, axis.extent)
         return Loop(block, ZERO, block.extent, "serial", (bind, *body))
 
     def _copy(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
@@ -156,20 +209,29 @@ class _Blocks:
         return (When(load.guards, (pack,)), *(When((g,), fill) for each in load.guards for g in _fails(each)))
 
     def _work(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
-        """A block of the result: transposed blocks of its sources, then vectors along the result."""
+        """Blocks of the result: transposed blocks of its sources, then vectors along the result."""
         packs: list[Stmt] = []
         there: dict[Scalar, Scalar] = {}
+        number, first, last = Axis("u", Index.of(self.together)), begin, Index.of(end)
+        if self.together > 1:
+            first = begin + Index.of(number) * self.most
+            last = least(first + self.most, last)
+        size = self.steps * self.most
         for load in dict.fromkeys(x for x in loads(goal.value) if _across(x, axis)):
             name = f"{TURNED}{len(there)}"
             bare = Load(load.source, load.index, load.dtype)
-            pack = Pack(name, ZERO, axis, begin, Index.of(end), self.k, bare, self.most)
+            pack = Pack(name, (first - begin) * self.steps, axis, first, last, self.k, bare, self.most)
             packs.append(When(load.guards, (pack,)) if load.guards else pack)
-            at = Index.of(self.k) * self.most + axis - begin
+            at = (first - begin) * self.steps + Index.of(self.k) * self.most + axis - first
             there[load] = Load(name, (at,), load.dtype, load.guards, load.otherwise)
             if name not in {b.name for b in self.buffers}:
-                self.buffers.append(Buffer(name, load.dtype, self.k.extent * self.most, "local"))
+                self.buffers.append(Buffer(name, load.dtype, Index.of(size * self.together), "local"))
         value = rebuild(goal.value, there.get, lambda i: i)
-        levels = [Level(self.k), Level(axis, "vector", begin, Index.of(end))]
+        levels = [Level(self.k), Level(axis, "vector", first, last)]
+        if self.together > 1:
+            count = floor_div(Index.of(end) - begin + (self.most - 1), Index.of(self.most))
+            packs = [Loop(number, ZERO, count, "serial", tuple(packs))]
+            levels.insert(1, Level(number, end=count))
         return (*packs, *written([Goal(goal.buffer, goal.offset, value)], levels))
 
 

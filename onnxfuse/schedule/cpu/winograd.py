@@ -62,7 +62,7 @@ class WinogradBlocking:
     """How tasks divide the work.
 
     Tasks get blocks of `block` register tiles, or (`by_panels`) panels; where there are more cores, some of the other
-    too (panels only of images of any size). With `keep` a task transforms its filters once, else once per block.
+    too, if one block has all tiles or images are of any size. With `keep` filters are transformed once, else per block.
     """
 
     transform: Transform
@@ -168,11 +168,11 @@ class _Winograd:
         """The complete phase."""
         division, tiles = self.division, self.tiles
         blocks = floor_div(tiles + (division.block - 1), Index.of(division.block))
-        whole = division.by_panels and blocks == ONE  # the tiles are divided where there are more cores than panels
+        whole = blocks == ONE and not division.keep  # its tiles are divided
         parts = tiles if whole else blocks
         rb, b0, b1 = Axis("rb", blocks), Axis("b0", parts), Axis("b1", parts + 1)
         p0, p1 = Axis("p0", self.panel.extent), Axis("p1", self.panel.extent + 1)
-        few = self.rows.constant is None  # there may be fewer blocks than cores
+        few = whole or self.rows.constant is None  # there may be fewer blocks than cores
         by_block, by_panel = Split(b0, b1, parts), Split(p0, p1, self.panel.extent)
         splits = (by_panel, by_block) if division.by_panels else (by_block, by_panel)[: 1 + few]
         panels = (Index.of(p0), Index.of(p1)) if len(splits) > 1 else (ZERO, self.panel.extent)

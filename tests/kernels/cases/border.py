@@ -121,6 +121,7 @@ def convolutions() -> list[Case]:
         ),
         conv("padded_and_turned", (1, 16, 9, 37), (40, 16, 3, 3), form=0, **one),
         conv("padded_and_turned_line", (2, 19, 97), (16, 19, 3), form=0, pads=(1, 1)),
+        conv("padded_and_turned_prime", (1, 19, 499), (16, 19, 3), form=0, pads=(1, 1), strides=(2,)),
     ]
 
 
@@ -150,7 +151,7 @@ def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
 
 def blocks() -> list[Case]:
     """Blocks that are turned, plain and padded, and computed with."""
-    shapes = ((17, 19), (8, 8), (9, 257), (331, 33), (64, 64), (513, 12), (7, 40))
+    shapes = ((17, 19), (8, 8), (9, 257), (331, 33), (64, 64), (513, 12), (7, 40), (1025, 33), (1037, 33))
     return [
         *(Case(f"turned_{a}_{b}", turned(a, b, perm=(1, 0))) for a, b in shapes),
         *(Case(f"turned_beside_{a}_{b}", turned(a, b, perm=(1, 0), beside=True)) for a, b in shapes),

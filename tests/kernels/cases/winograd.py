@@ -15,6 +15,7 @@ WAYS = {
     "four": WinogradBlocking(FOUR, 1, by_panels=False, keep=True),
     "blocks": WinogradBlocking(FOUR, 2, by_panels=False, keep=False),
     "panels": WinogradBlocking(FOUR, 3, by_panels=True, keep=False),
+    "tiles": WinogradBlocking(FOUR, 3, by_panels=False, keep=False),
     "few": WinogradBlocking(TWO, 2, by_panels=True, keep=False),
 }
 
@@ -33,6 +34,7 @@ def cases() -> list[Case]:
         ("blocks", conv("batch", (3, 20, 15, 11), (40, 20, 3, 3), **one)),
         ("panels", conv("wide", (1, 100, 14, 14), (100, 100, 3, 3), **one, after="clip")),
         ("panels", conv("narrow", (1, 16, 21, 17), (24, 16, 3, 3), **one, after="residual")),  # more cores than panels
+        ("tiles", conv("narrow", (1, 16, 21, 17), (70, 16, 3, 3), **one, after="residual")),  # one block has all
         ("few", conv("wide2", (2, 24, 9, 10), (70, 24, 3, 3), **one, after="residual")),
         ("four", conv("bare", (1, 12, 9, 9), (24, 12, 3, 3), after="", bias=False)),
         ("two", conv("uneven", (1, 9, 12, 10), (16, 9, 3, 3), pads=(0, 1, 2, 0))),

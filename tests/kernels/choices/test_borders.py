@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from unittest.mock import patch
 
 import pytest
 
 from onnxfuse.cost import cost_of
-from onnxfuse.ir.kernel import Kernel, Pack, Prefetch, statements
+from onnxfuse.ir.index import Index, axes_of
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, statements
 from onnxfuse.ir.tile import Packed, Tile
+from onnxfuse.schedule.cpu.candidates import CostRanking
 from onnxfuse.target import CPUS
 from tests.kernels.cases.border import CASES
 from tests.kernels.compiled import kernel_of
@@ -43,6 +47,50 @@ def test_sides_are_exchanged(name: str) -> None:
 )
 def test_blocks_are_transposed_in_registers(name: str) -> None:
     assert Pack in kinds(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "steps"),
+    [("turned_9_257", TARGET, 64), ("turned_9_257", "x86-64-v3", 56), ("padded_and_turned_prime", TARGET, 256)],
+)
+def test_lines_of_a_prime_length_are_transposed_in_long_blocks(name: str, target: str, steps: int) -> None:
+    """They were transposed step by step: no other number divides their length."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
+    assert isinstance(kernel, Kernel)
+    body = [s for phase in kernel.phases for s in statements(phase.body)]
+    pack = next(s for s in body if isinstance(s, Pack))
+    end = next(s for s in body if isinstance(s, Bind) and s.axis in axes_of(pack.k.extent))
+    (block,) = axes_of(end.value)
+    assert coefficient(end.value, block) == Index.of(steps)
+
+
+@pytest.mark.parametrize(("shape", "panels"), [("1025_33", 2), ("1037_33", 1)])
+def test_blocks_whose_lines_compete_for_a_set_are_kept_together(shape: str, panels: int) -> None:
+    """33 lines 4100 bytes apart are in three sets of L1; 4148 bytes apart, each is in one of its own."""
+    kernel = kernel_of(next(c for c in CASES if c.name == f"turned_{shape}"), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    (buffer,) = (b for phase in kernel.phases for b in phase.locals)
+    (pack,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Pack))
+    assert buffer.size == pack.k.extent * CPUS[TARGET].panel * panels
+
+
+@pytest.mark.parametrize(("name", "splits"), [("max_line_form_0", 1), ("max_halves_form_1", 2)])
+def test_lanes_of_one_vector_are_not_divided(name: str, splits: int) -> None:
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    assert [len(phase.splits) for phase in kernel.phases] == [splits]
+
+
+@pytest.mark.parametrize(("first", "taken"), [((33.0, 20.0, 6.0), 1), ((24.0, 17.0, 6.0), 0)])
+def test_few_cores_do_not_pay_much_for_many(first: tuple[float, ...], taken: int) -> None:
+    """Microseconds on one core, on two and on sixteen, of two forms of a transposed convolution of 14 x 14 pixels."""
+    kernel = kernel_of(next(c for c in CASES if c.name == "turned_9_257"), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    both = [kernel, replace(kernel)]
+    times = {id(both[0]): first, id(both[1]): (20.0, 15.0, 15.0)}
+    with patch.object(CostRanking, "seconds", lambda ranking, *_: times[id(ranking.kernel)]):
+        found = CostRanking(kernel, (), CPUS[TARGET], frozenset(), 0.0).best_kernel(both)
+    assert found is both[taken]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from onnxfuse.ir.group import Plan
 from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Apply, Const, Scalar, variable
+from onnxfuse.ir.tasks import few_parts_of
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
@@ -149,6 +150,15 @@ def behind_pooling(x: tuple[int | str, ...], window: int, stride: int) -> Case:
     w = b.constant((b.rng.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32))
     y = b.node("Conv", pooled, w, kernel_shape=(3, 3), **PADDED)
     return Case("c", b.graph(b.node("Relu", y, out="y")), (), ("x", "y"))
+
+
+def test_two_cores_share_tiles_where_panels_are_not_equal() -> None:
+    """48 filters are a panel and a half: by panels, one core has twice what the other has to store."""
+    case = conv("one_and_a_half", (1, 48, 32, 32), (48, 48, 3, 3), pads=pads(1))
+    (phase,) = chosen(case, CPUS["x86-64-v4"]).phases
+    tiles, panels = (number(s.extent, {}) for s in phase.splits)
+    assert few_parts_of(2, number(phase.work, {}), tiles, panels) == (2, 1)
+    assert few_parts_of(16, number(phase.work, {}), tiles, panels) == (6, 2)
 
 
 @pytest.mark.parametrize("window", [2, 3])
