@@ -36,7 +36,7 @@ help: ## Show this list
 demo: $(VENV)/.cpu toolchain ## Build a network, optimize it, verify it, profile it against the original
 	@$(PY) scripts/demo.py
 
-test: lint type layers ## Everything a change must pass: lint, types, import layers, tests
+test: lint type setup ## Everything a change must pass: lint, types, tests
 	@$(PY) -m pytest -n auto --dist worksteal -rs
 
 check: test ## Another name for test

@@ -59,7 +59,7 @@ def pytest_unconfigure() -> None:
 
 LONG = (
     "test_check.py", "test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py",
-    "test_fuzz.py",
+    "test_fuzz.py", "test_adding.py", "test_dynamic_sizes.py", "test_best.py",
 )  # fmt: skip
 LEFT = pytest.StashKey[int]()
 

@@ -155,10 +155,12 @@ def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callab
     def go(node: Scalar) -> Scalar:
         done = memo.get(node)
         if done is None:
-            done = memo[node] = _rebuild_one(node, leaf, on_index, go)
+            done = memo[node] = _rebuild_one(node, leaf, on_index, go)  # noqa: F821  deleted when it has returned
         return done
 
-    return go(x)
+    made = go(x)
+    del go  # it refers to itself: only a search for cycles would free it, and all that it remembers
+    return made
 
 
 def _rebuild_one(

@@ -1,13 +1,18 @@
-"""Every extension of docs/adding.md is applied to a copy of the project, has its effect there, and passes its tests."""
+"""Every extension of docs/adding.md is applied to a copy of the project, has its effect there, and passes its tests.
+
+A run applies all of them to one copy; each alone is under the `slow` marker.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +73,33 @@ open("model.onnx", "wb").write(onnx.parser.parse_model(head + "{" + sys.argv[1] 
 run([sys.argv[2], "model.onnx"])
 """
 
+TESTED = "import sys, pytest\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *sys.argv[1:]]))"
+
+# Runs programs one after the other, each in a fork that need not import what all of them do.
+FORKED = """
+import json, os, sys, traceback
+import numpy, onnx.parser, pytest
+import onnxfuse, onnxfuse.pipeline, onnxfuse_cli.__main__
+for number, (program, arguments) in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if child == 0:
+        said = os.open(f"said{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        sys.argv, code = ["-c", *arguments], 0
+        try:
+            exec(program, {"__name__": "__main__"})
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(code or 0))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 
 @dataclass(frozen=True)
 class Addition:
@@ -115,27 +147,38 @@ def sections() -> dict[str, Section]:
     }
 
 
-def ran(project: Path, *arguments: str, ok: bool = True) -> str:
-    """What Python says in a copy of the project, which must succeed if that is `ok`."""
+def ran(project: Path, *arguments: str, stdin: str = "") -> str:
+    """What Python says in a copy of the project, which must succeed."""
     env = {**os.environ, "PYTHONPATH": str(project), "PYTHONSAFEPATH": "1"}
     env.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=project, env=env, check=False, capture_output=True, text=True
+        [sys.executable, *arguments], cwd=project, env=env, input=stdin, check=False, capture_output=True, text=True
     )
-    assert done.returncode == 0 or not ok, f"{arguments}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+    assert done.returncode == 0, f"{arguments}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
     return done.stdout + done.stderr
 
 
-def answer(project: Path, addition: Addition) -> str:
-    """What a copy of the program says of the graph, or why it says nothing."""
-    return ran(project, "-c", addition.program, addition.graph, addition.step, *addition.options, ok=False)
+def said(project: Path, programs: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[int, str]]:
+    """How programs (a text, its arguments) end in a copy of the project, and what they say."""
+    codes = ran(project, "-c", FORKED, stdin=json.dumps(programs)).split()
+    assert len(codes) == len(programs)
+    return [(int(code), (project / f"said{at}").read_text(encoding="utf-8")) for at, code in enumerate(codes)]
 
 
-def passed(project: Path, *arguments: str) -> int:
-    """How many tests of a copy of the project pass; none may fail."""
-    said = ran(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
-    counted = re.search(r"(\d+) passed", said)
-    return int(counted[1]) if counted else 0
+def answers(project: Path, additions: Sequence[Addition]) -> list[str]:
+    """What a copy of the program says of the graphs, or why it says nothing."""
+    asked = [(each.program, (each.graph, each.step, *each.options)) for each in additions]
+    return [text for _, text in said(project, asked)]
+
+
+def passed(project: Path, *selections: Sequence[str]) -> list[int]:
+    """How many tests of a copy of the project pass in runs of pytest with these arguments; none may fail."""
+    counts = []
+    for selection, (code, text) in zip(selections, said(project, [(TESTED, s) for s in selections]), strict=True):
+        assert code == 0, f"{selection}:\n{text[-8000:]}"
+        counted = re.search(r"(\d+) passed", text)
+        counts.append(int(counted[1]) if counted else 0)
+    return counts
 
 
 def applied(project: Path, section: Section) -> None:
@@ -169,15 +212,28 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def assert_effects(project: Path, titles: Sequence[str]) -> None:
+    """Apply sections: what they add has its effect then, and not before, and the tests pass that each names."""
+    shown, additions = [sections()[title] for title in titles], [ADDITIONS[title] for title in titles]
+    for title, section in zip(titles, shown, strict=True):
+        assert section.edits and section.test_files, f"{PAGE.name}: {title} shows nothing, or names no test"
+    for addition, text in zip(additions, answers(project, additions), strict=True):
+        assert addition.shown not in text, f"{addition.shown} is there already"
+    for section in shown:
+        applied(project, section)
+    for addition, text in zip(additions, answers(project, additions), strict=True):
+        assert addition.shown in text, text
+    assert all(count > 0 for count in passed(project, *(section.tests for section in shown)))
+
+
+def test_additions_do_something_and_pass_their_tests(project: Path):
+    assert_effects(project, list(ADDITIONS))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ADDITIONS)
-def test_an_addition_does_something_and_passes_its_tests(title: str, project: Path):
-    section, addition = sections()[title], ADDITIONS[title]
-    assert section.edits and section.test_files, f"{PAGE.name}: {title} shows nothing, or names no test"
-    assert addition.shown not in answer(project, addition), "it is there already"
-    applied(project, section)
-    said = answer(project, addition)
-    assert addition.shown in said, said
-    assert passed(project, *section.tests) > 0
+def test_an_addition_alone_does_something_and_passes_its_tests(title: str, project: Path):
+    assert_effects(project, [title])
 
 
 @pytest.mark.slow
@@ -188,8 +244,8 @@ def test_the_test_case_is_needed(title: str, project: Path):
     cases = [edit for edit in section.edits if edit[0].startswith("tests/")]
     assert cases, f"{PAGE.name}: {title} shows no test case"
     applied(project, Section(cases, section.tests))
-    said = ran(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *section.tests, ok=False)
-    assert re.search(r"\d+ (failed|error)|^E .*KeyError", said, re.MULTILINE), said
+    ((_, text),) = said(project, [(TESTED, section.tests)])
+    assert re.search(r"\d+ (failed|error)|^E .*KeyError", text, re.MULTILINE), text
 
 
 @pytest.mark.slow
@@ -200,7 +256,8 @@ def test_all_additions_together_pass_whole_test_files(project: Path):
     for page in PAGES:
         ran(project, f"scripts/{page}.py")
     files = {file: None for section in sections().values() for file in section.test_files}
-    assert passed(project, *files, *OF_PAGES) > 1000
+    (count,) = passed(project, (*files, *OF_PAGES))
+    assert count > 1000
 
 
 def test_every_section_is_tried():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import onnx
 import pytest
@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.measure.gain_child import seem_slow, without_waits
-from tests.craft.sources import ROOT
+from tests.cli.programs import onnxfuse_as_program
 from tests.kernels.pool_host import compiler
 from tests.threads import driver_mock
 
@@ -70,25 +70,16 @@ def build(chained: driver_mock.Built, folder: Path, *arguments: str, slow: str =
     log = folder / "calls"
     log.unlink(missing_ok=True)
     env = {
-        **os.environ, **driver_mock.ON_HOST, "LD_LIBRARY_PATH": str(chained.driver), "DRIVER_LOG": str(log),
-        "DRIVER_KERNELS": str(chained.kernels), "DRIVER_LOSES": "1000000000", "DRIVER_SLOW": slow,
+        **driver_mock.ON_HOST, "DRIVER_LOG": str(log), "DRIVER_KERNELS": str(chained.kernels),
+        "DRIVER_LOSES": "1000000000", "DRIVER_SLOW": slow,
     }  # fmt: skip
-    del env["ONNXFUSE_GAIN"]  # which other tests do without
-    command = [sys.executable, "-m", "cli", "optimize", str(chained.folder / "chains.onnx"), str(folder / "made.onnx")]
-    command += [
-        "--target",
-        "cuda",
-        "--no-verify",
-        "--json",
-        "--overwrite",
-        "--cache-dir",
-        str(folder / cache),
-        "--arch",
-        "native",
-    ]
-    done = subprocess.run([*command, *arguments], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    words = ["optimize", str(chained.folder / "chains.onnx"), str(folder / "made.onnx"), "--target", "cuda"]
+    words += ["--no-verify", "--json", "--overwrite", "--cache-dir", str(folder / cache), "--arch", "native"]
+    with patch.dict(os.environ):
+        del os.environ["ONNXFUSE_GAIN"]  # which other tests do without
+        done = onnxfuse_as_program([*words, *arguments], env, loaded=[driver_mock.stand_in("driver")])
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     launches = log.read_text().splitlines() if log.exists() else []
     return Built(found, "; ".join(found["notes"]), sum(call.startswith("launch") for call in launches))
 

@@ -23,10 +23,11 @@ from onnxfuse.pipeline.candidate_tuning import TunedContraction, contractions
 from onnxfuse.pipeline.run import opened, run
 from onnxfuse.render.cuda import device_text
 from onnxfuse.report.lock import FasterSchedule, Lock, deciding, lock_text
+from tests.cli.programs import onnxfuse_as_program
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
-from tests.threads.driver_mock import HERE, ON_HOST, optimized
+from tests.threads.driver_mock import HERE, ON_HOST, optimized, stand_in
 from tests.threads.emulator import library_of
 
 pytestmark = [
@@ -77,12 +78,12 @@ def found_in(path: Path, arch: str = "sm_90") -> list[TunedContraction]:
 def tuned(path: Path, folder: Path, *given: str, **environment: str) -> tuple[int, dict[str, Any], str, list[str]]:
     """Exit code, document, messages, and what the driver was asked for."""
     log = folder / "calls"
-    env = {**os.environ, "DRIVER_LOG": str(log), "LD_LIBRARY_PATH": str(folder), **ON_HOST, **environment}
-    command = [sys.executable, "-m", "cli", "tune", str(path), "--target", "cuda", "--json", *given]
-    command += ["--cache-dir", str(CACHE), "--overwrite"]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    words = ["tune", str(path), "--target", "cuda", "--json", *given, "--cache-dir", str(CACHE), "--overwrite"]
+    env = {"DRIVER_LOG": str(log), **ON_HOST, **environment}
+    loaded = [stand_in("driver")] if "DRIVER_KERNELS" in environment else []
+    done = onnxfuse_as_program(words, env, loaded=loaded)
     calls = log.read_text().splitlines() if log.exists() else []
-    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls
+    return done.code, json.loads(done.out) if done.out else {}, done.err, calls
 
 
 @pytest.fixture
@@ -96,7 +97,6 @@ def test_tiles_are_measured_and_the_fastest_is_taken(path: Path, tmp_path: Path)
     assert len(product.samples) == len(product.candidates) > 3
     texts = {name: device_text(s.kernel, name) for s in product.samples if (name := symbol_of(s.kernel))}
     kernels = library_of("".join(texts.values()), "tuned")
-    (tmp_path / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
     code, found, err, calls = tuned(path, tmp_path, "--budget", "60s", DRIVER_KERNELS=str(kernels))
     assert code == 0, err
     assert not [c for c in calls if c.startswith("refused")]

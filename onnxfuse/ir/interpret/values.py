@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -47,23 +48,22 @@ class Iterations:
     def index(self, e: Index, where: Where = None) -> Numbers:
         """The value of an index; indices are loaded from tensors under the mask `where`, or at active places."""
         inside = self.alive if where is None else where
-        return evaluate(e, self._atom(inside))
+        return evaluate(e, partial(self._atom, inside))
 
-    def _atom(self, inside: Where) -> Callable[[Atom], Numbers]:
-        def value(a: Atom) -> Numbers:
-            if isinstance(a, Symbol):
-                return self.symbols[a.name]
-            if isinstance(a, Axis):
-                if a.name not in self.axes:
-                    raise KernelFault(f"the axis {a.name} has no value yet")
-                return self.axes[a.name]
-            if isinstance(a, Entry):
-                at = np.asarray(evaluate(a.at, value))
-                return _entries(a, at, inside)
-            assert isinstance(a, Loaded)
-            return self._looked_up(a, np.asarray(evaluate(a.at[0], value)), evaluate(a.extent, value), inside)
-
-        return value
+    def _atom(self, inside: Where, a: Atom) -> Numbers:
+        """The value of an atom under a mask."""
+        if isinstance(a, Symbol):
+            return self.symbols[a.name]
+        if isinstance(a, Axis):
+            if a.name not in self.axes:
+                raise KernelFault(f"the axis {a.name} has no value yet")
+            return self.axes[a.name]
+        value = partial(self._atom, inside)
+        if isinstance(a, Entry):
+            at = np.asarray(evaluate(a.at, value))
+            return _entries(a, at, inside)
+        assert isinstance(a, Loaded)
+        return self._looked_up(a, np.asarray(evaluate(a.at[0], value)), evaluate(a.extent, value), inside)
 
     def _looked_up(self, a: Loaded, at: Array, extent: Numbers, inside: Where) -> Array:
         """An index loaded from a tensor, counted from the end where negative."""
