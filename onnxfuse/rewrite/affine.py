@@ -125,7 +125,8 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
     def load() -> Array:
         out = np.empty(weight.shape, weight.dtype.numpy)
         with np.errstate(over="ignore"):
-            return np.multiply(weight.load(), scale, out=out, dtype=np.float64, casting="unsafe")
+            np.multiply(weight.load(), scale, out=out, dtype=np.float64, casting="unsafe")
+        return out
 
     return load
 
@@ -151,7 +152,7 @@ def _vectors(work: MutableGraph, a: Affine, axis: int, channels: int) -> tuple[A
     return along(a.scale, rank, axis % rank, channels), along(a.shift, rank, axis % rank, channels)
 
 
-def _bias(draft: Draft, node: Node, at: int, channels: int) -> Array:
+def bias_of(draft: Draft, node: Node, at: int, channels: int) -> Array:
     """The constant bias of a node as a vector, 0 where there is none."""
     if len(node.inputs) <= at or not node.inputs[at]:
         return np.zeros(channels)
@@ -162,7 +163,7 @@ def _conv_after(draft: Draft, conv: Node, a: Affine) -> str:
     weight = weight_of(draft.work, conv)
     channels = weight.shape[0]
     scale, shift = _vectors(draft.work, a, 1, channels)
-    bias = _bias(draft, conv, 2, channels) * scale + shift
+    bias = bias_of(draft, conv, 2, channels) * scale + shift
     w = scaled_weight(draft, conv.inputs[1], scale.reshape(-1, *(1,) * (len(weight.shape) - 1)))
     return draft.node("Conv", (conv.inputs[0], w, _vector(draft, bias, weight.dtype, conv, a)), conv.attrs)
 
@@ -228,7 +229,7 @@ def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
     # output channel o reads input channels of its group alone
     per_output = np.repeat(np.arange(groups), weight.shape[0] // groups)
     by_channel = (weight.shape[0], weight.shape[1], *(1,) * (rank - 2))
-    bias = _bias(draft, conv, 2, weight.shape[0])
+    bias = bias_of(draft, conv, 2, weight.shape[0])
     if shift.any():
         (meaning,) = work.definitions(work.maker[conv.outputs[0]])
         if any(isinstance(x, Load) and x.guards for x in walk(meaning.value)):

@@ -1,4 +1,4 @@
-"""Products with the same input merged into one: the weights are concatenated, the result is sliced (as for QKV)."""
+"""Products with the same input merged into one: weights side by side, the result sliced (QKV), or weights added."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxfuse.ir.graph import Attribute, Constant, Node
 from onnxfuse.ops import elementwise
+from onnxfuse.rewrite.affine import affine_of, along, bias_of, unshared, weight_of
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
@@ -147,6 +148,115 @@ def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
     return draft.node("Slice", (y,), attrs)
 
 
+# Convolutions of one image, added together ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a convolution is added to: `part` to the elements `at` of its weight, `bias` to each output channel.
+
+    Part and bias are in double precision. `sources` name what they are made of.
+    """
+
+    at: tuple[slice | Array | int, ...]
+    part: Callable[[], Array]
+    bias: Array
+    sources: tuple[str, ...]
+
+
+def added_convolutions(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """A Conv plus another one of the same image within its window, or plus an affine map of the image, is one Conv.
+
+    As in networks whose branches were trained apart to be added up (RepVGG, Ding et al. 2021, section 3.3).
+    """
+    first, second = work.nodes[at].inputs
+    try:
+        return _added(work, at, first, second)
+    except Miss:
+        return _added(work, at, second, first)
+
+
+def _added(work: MutableGraph, at: int, convolved: str, other: str) -> Draft:
+    conv = work.made_by(convolved, "Conv")
+    image, weight, type_ = conv.inputs[0], weight_of(work, conv), work.type(convolved)
+    work.definitions(work.maker[convolved])  # raises Miss for attributes and extents that do not fit
+    if convolved == other or not work.single_use(convolved) or work.type(other) != type_ or weight.dtype.bits < 32:
+        raise Miss("the convolution has other readers, another shape than what is added to it, or narrow weights")
+    unshared(work, conv.inputs[1])
+    draft = Draft(work, at)
+    made = work.node(other)
+    find = _convolved if made is not None and made.op == "Conv" and other != image else _mapped
+    added = find(draft, conv, other)
+
+    def load() -> Array:
+        total = weight.load().astype(np.float64)
+        total[added.at] += added.part()
+        return total.astype(weight.dtype.numpy)
+
+    w = draft.lazily(weight.dtype, weight.shape, load, "added", conv.inputs[1], *added.sources)
+    total = bias_of(draft, conv, 2, weight.shape[0]) + added.bias
+    b = draft.array(total, weight.dtype, "bias", conv.inputs[1], *conv.inputs[2:], *added.sources)
+    return draft.replace(work.nodes[at].outputs[0], draft.node("Conv", (image, w, b), conv.attrs))
+
+
+def _convolved(draft: Draft, conv: Node, value: str) -> Added:
+    """Another convolution of the same image, whose taps are among those of the first. Raises Miss."""
+    work = draft.work
+    other = work.made_by(value, "Conv")
+    weight = weight_of(work, other)
+    work.definitions(work.maker[value])
+    unshared(work, other.inputs[1])
+    (low, strides, steps, group), (low_, strides_, steps_, group_) = (_window(work, node) for node in (conv, other))
+    mine, its = work.constants[conv.inputs[1]].shape, weight.shape
+    if other.inputs[0] != conv.inputs[0] or not work.single_use(value) or (strides, group) != (strides_, group_):
+        raise Miss("the convolutions differ in their image, strides or groups")
+    if mine[:2] != its[:2] or work.constants[conv.inputs[1]].dtype != weight.dtype:
+        raise Miss("the convolutions differ in their channels or types")
+    places = []
+    for k, (size, taps) in enumerate(zip(mine[2:], its[2:], strict=True)):
+        begin, rest = divmod(low[k] - low_[k], steps[k])
+        if rest or begin < 0 or begin + taps > size or (taps > 1 and steps[k] != steps_[k]):
+            raise Miss("not all taps of one convolution are taps of the other")
+        places.append(slice(begin, begin + taps))
+    bias = bias_of(draft, other, 2, its[0])
+    return Added((slice(None), slice(None), *places), weight.load, bias, (*other.inputs[1:], str(places)))
+
+
+def _mapped(draft: Draft, conv: Node, value: str) -> Added:
+    """The image itself or an affine map of it, channel by channel, as one tap. Raises Miss."""
+    work, image = draft.work, conv.inputs[0]
+    low, strides, steps, _ = _window(work, conv)
+    channels, depth, *sizes = work.constants[conv.inputs[1]].shape
+    scale, shift = np.ones(channels), np.zeros(channels)
+    sources: tuple[str, ...] = (image,)
+    if value != image:
+        made = work.node(value)
+        if made is None or not work.single_use(value):
+            raise NoMatch("what is added to the convolution is no affine map of its image")
+        a = affine_of(work, made)
+        rank = len(sizes) + 2
+        if a.x != image:
+            raise Miss("what is added to the convolution is of another value than its image")
+        scale, shift = along(a.scale, rank, 1, channels), along(a.shift, rank, 1, channels)
+        sources = (*a.sources, scale.tobytes().hex())
+    middle = [divmod(before, step) for before, step in zip(low, steps, strict=True)]
+    if set(strides) != {1} or any(rest or k >= size for (k, rest), size in zip(middle, sizes, strict=True)):
+        raise Miss("the convolution has no tap at the place of its result")
+    every = np.arange(channels)
+    return Added((every, every % depth, *(k for k, _ in middle)), lambda: scale, shift, sources)
+
+
+def _window(work: MutableGraph, conv: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Padding before each axis, strides and dilations of a convolution, and its groups. Raises Miss."""
+    view = work.view(conv)
+    if view.attr("auto_pad", "NOTSET") != "NOTSET":
+        raise Miss("auto_pad of the convolution depends on extents")
+    rank = len(work.type(conv.inputs[0]).shape) - 2
+    low = tuple(view.attr("pads", (0,) * (2 * rank)))[:rank]
+    ones = (1,) * rank
+    return low, tuple(view.attr("strides", ones)), tuple(view.attr("dilations", ones)), int(view.attr("group", 1))
+
+
 STEPS: tuple[StructuralRule, ...] = (
     StructuralRule(
         "merged-products",
@@ -160,6 +270,21 @@ STEPS: tuple[StructuralRule, ...] = (
             "one reader of each w",
             "equal depth and element type",
             "the results are not combined elementwise",
+        ),
+    ),
+    StructuralRule(
+        "added-convolutions",
+        "Conv(x, v, a) + Conv(x, w, b) => Conv(x, v + w, a + b); x*s + t is a Conv with one tap",
+        "reassociates",
+        added_convolutions,
+        frozenset({"Add"}),
+        (
+            "constant(v)",
+            "constant(w)",
+            "equal strides and groups",
+            "the taps of one are among those of the other",
+            "s and t vary by channel",
+            "one reader of each",
         ),
     ),
 )

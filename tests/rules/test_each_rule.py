@@ -129,6 +129,12 @@ def _side_by_side(b: Build, z: str) -> str:
     return str(b.node("Concat", b.node("Exp", b.dense(x, 4)), b.node("Exp", b.dense(other, 4)), axis=1))
 
 
+def _branches(b: Build, z: str) -> str:
+    x = _x(b, 1, 4, 6, 5)
+    wide = b.node("Conv", x, b.weights(4, 4, 3, 3), pads=(1,) * 4)
+    return str(b.node("Add", wide, b.pointwise(x if z == "x" else b.input("z", 1, 4, 6, 5), 4)))
+
+
 GRAPHS: dict[str, tuple[Make, Make]] = {
     "identity": (
         lambda b: _neg(b, b.node("Identity", _x(b))),
@@ -220,6 +226,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: _clipped(b, _neg(b, _clipped(b, _x(b), 0.0, 6.0)), -4.0, -1.0),
     ),
     "merged-products": (lambda b: _side_by_side(b, "x"), lambda b: _side_by_side(b, "z")),
+    "added-convolutions": (lambda b: _branches(b, "x"), lambda b: _branches(b, "z")),
 }
 SYMBOLS = {"n": 2, "s": 3, "k": 2}
 # What these start from has no row by which values could be compared. test_fourier.py compares transforms with NumPy's,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from onnxfuse.ir.graph import Graph
 from tests.rules.build import Build, only, ops, rewritten, same
 
-RULE = "merged-products"
+RULE, ADDED = "merged-products", "added-convolutions"
 
 
 def check(b: Build, outputs: list[str], expected: list[str]) -> Graph:
@@ -123,3 +126,98 @@ def test_a_gate_and_what_it_lets_through_stay_two_products() -> None:
     assert [len(n.inputs) for n in after.nodes if n.op == "Slice"] == [4, 4]
     assert sum(n.op == "MatMul" for n in after.nodes) == 3
     same(before, after, {}, terms=16)
+
+
+# Convolutions of one image, added together ----------------------------------------------------------------------------
+
+
+def _branch(b: Build, x: str, taps: tuple[int, ...], group: int = 1, *, bias: bool = True, **how: Any) -> str:
+    """A convolution of 6 to 6 channels."""
+    own = (b.weights(6),) if bias else ()
+    return str(b.node("Conv", x, b.weights(6, 6 // group, *taps), *own, group=group, **how))
+
+
+def _normalized(b: Build, x: str) -> str:
+    positive = b.constant(b.rng.uniform(0.5, 2.0, 6).astype(np.float32))
+    return str(b.node("BatchNormalization", x, b.weights(6), b.weights(6), b.weights(6), positive))
+
+
+# Two branches of an image, which become one convolution with the pads of the first.
+ADDITIONS: dict[str, tuple[tuple[int | str, ...], Callable[[Build, str], tuple[str, str]]]] = {
+    "1x1 in 3x3": ((2, 6, 7, 5), lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), _branch(b, x, (1, 1)))),
+    "equal windows": (
+        ("n", 6, 7, 5),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), _branch(b, x, (3, 3), pads=(1,) * 4, bias=False)),
+    ),
+    "line in a square": (
+        (2, 6, 7, 5),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), _branch(b, x, (1, 3), pads=(0, 1, 0, 1))),
+    ),
+    "stride 2, any size": (
+        (1, 6, "n", "s"),
+        lambda b, x: (
+            _branch(b, x, (3, 3), 6, pads=(1,) * 4, strides=(2, 2)),
+            _branch(b, x, (1, 1), 6, strides=(2, 2)),
+        ),
+    ),
+    "uneven pads, groups": (
+        (2, 6, 9),
+        lambda b, x: (_branch(b, x, (4,), 3, pads=(2, 1)), _branch(b, x, (2,), 3, pads=(0, 1))),
+    ),
+    "dilated": (
+        (1, 6, 9, 9),
+        lambda b, x: (
+            _branch(b, x, (3, 3), dilations=(2, 3), pads=(2, 3, 2, 3)),
+            _branch(b, x, (3, 1), dilations=(2, 1), pads=(2, 0, 2, 0)),
+        ),
+    ),
+    "normalized": ((2, 6, 5, 4), lambda b, x: (_branch(b, x, (3, 3), 2, pads=(1,) * 4), _normalized(b, x))),
+    "normalized, by channel": (
+        (1, 6, 5),
+        lambda b, x: (_branch(b, x, (5,), 6, pads=(2, 2), bias=False), _normalized(b, x)),
+    ),
+    "itself": ((1, 6, "n", 4), lambda b, x: (_branch(b, x, (1, 3), pads=(0, 1, 0, 1)), x)),
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("case", ADDITIONS)
+def test_added_convolutions_of_an_image_are_one(case: str, *, first: bool) -> None:
+    shape, make = ADDITIONS[case]
+    b = Build()
+    wide, other = make(b, b.input("x", *shape))
+    out = str(b.node("Add", wide, other) if first else b.node("Add", other, wide))
+    before = b.graph(out)
+    after, _ = rewritten(before, only(ADDED))
+    assert ops(after) == ["Conv"]
+    expected = next(n for n in before.nodes if n.outputs[0] == wide)
+    assert after.nodes[0].attrs == expected.attrs
+    same(before, after, {"n": 5, "s": 6}, terms=128)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), _branch(b, b.input("z", 2, 6, 7, 5), (1, 1))),
+        lambda b, x: (_branch(b, x, (3, 1), pads=(1, 0, 1, 0)), _branch(b, x, (1, 3), pads=(0, 1, 0, 1))),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), _branch(b, x, (1, 1), 2)),
+        lambda b, x: (_branch(b, x, (2, 2), pads=(0, 0, 1, 1)), _branch(b, x, (2, 2), pads=(1, 1, 0, 0))),
+        lambda b, x: (_branch(b, x, (2, 3), dilations=(2, 1), pads=(1,) * 4), _normalized(b, x)),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), b.node("Relu", x)),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4), b.node("Mul", x, b.weights(7, 1))),
+        lambda b, x: (_branch(b, x, (3, 3), pads=(1,) * 4),) * 2,
+    ],
+    ids=["images", "neither-inside", "groups", "beside", "between-taps", "nonlinear", "by-line", "twice"],
+)
+def test_other_sums_with_a_convolution_stay(make: Callable[[Build, str], tuple[str, str]]) -> None:
+    b = Build()
+    out = str(b.node("Add", *make(b, b.input("x", 2, 6, 7, 5))))
+    assert rewritten(b.graph(out), only(ADDED))[1] == {}
+
+
+def test_a_convolution_with_another_reader_stays() -> None:
+    b = Build()
+    x = b.input("x", 2, 6, 7, 5)
+    wide, narrow = ADDITIONS["1x1 in 3x3"][1](b, x)
+    graph = b.graph(str(b.node("Add", wide, narrow)), str(b.node("Exp", narrow)))
+    assert rewritten(graph, only(ADDED))[1] == {}
