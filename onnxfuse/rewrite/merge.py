@@ -242,8 +242,8 @@ def _mapped(draft: Draft, conv: Node, value: str) -> Added:
     middle = [divmod(before, step) for before, step in zip(low, steps, strict=True)]
     if set(strides) != {1} or any(rest or k >= size for (k, rest), size in zip(middle, sizes, strict=True)):
         raise Miss("the convolution has no tap at the place of its result")
-    every = np.arange(channels)
-    return Added((every, every % depth, *(k for k, _ in middle)), lambda: scale, shift, sources)
+    every, taps = np.arange(channels), [k for k, _ in middle]
+    return Added((every, every % depth, *taps), lambda: scale, shift, (*sources, str(taps)))
 
 
 def _window(work: MutableGraph, conv: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:

@@ -221,3 +221,13 @@ def test_a_convolution_with_another_reader_stays() -> None:
     wide, narrow = ADDITIONS["1x1 in 3x3"][1](b, x)
     graph = b.graph(str(b.node("Add", wide, narrow)), str(b.node("Exp", narrow)))
     assert rewritten(graph, only(ADDED))[1] == {}
+
+
+def test_equal_weights_at_other_places_stay_apart() -> None:
+    b = Build()
+    x, w = b.input("x", 2, 6, 7), b.weights(6, 6, 3)
+    sums = [str(b.node("Add", b.node("Conv", x, w, pads=pads), x, out=f"o{pads[0]}")) for pads in ((1, 1), (0, 2))]
+    before = b.graph(*sums)
+    after, _ = rewritten(before, only(ADDED))
+    assert ops(after) == ["Conv", "Conv"]
+    same(before, after, {}, terms=32)
