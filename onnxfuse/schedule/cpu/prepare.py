@@ -331,7 +331,7 @@ def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | No
     image, load = made
     last = axes_of(left.index[-1]) & channels  # as they are in memory
     _add(done, replace(image, value=cast(image.value, rows)), PLAIN if last else channels_last(len(image.axes)))
-    return replace(load, dtype=rows)
+    return replace(load, dtype=rows, otherwise=load.otherwise and cast(load.otherwise, rows))
 
 
 def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
