@@ -12,6 +12,7 @@ from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.affine import affine_of, along, bias_of, unshared, weight_of
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph, NoMatch
+from onnxfuse.rewrite.padding import window_of
 from onnxfuse.rewrite.steps import StructuralRule
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
@@ -194,8 +195,8 @@ def _added(work: MutableGraph, at: int, convolved: str, other: str) -> Draft:
         return total.astype(weight.dtype.numpy)
 
     w = draft.lazily(weight.dtype, weight.shape, load, "added", conv.inputs[1], *added.sources)
-    total = bias_of(draft, conv, 2, weight.shape[0]) + added.bias
-    b = draft.array(total, weight.dtype, "bias", conv.inputs[1], *conv.inputs[2:], *added.sources)
+    bias = bias_of(draft, conv, 2, weight.shape[0]) + added.bias
+    b = draft.array(bias, weight.dtype, "bias", conv.inputs[1], *conv.inputs[2:], *added.sources)
     return draft.replace(work.nodes[at].outputs[0], draft.node("Conv", (image, w, b), conv.attrs))
 
 
@@ -206,16 +207,19 @@ def _convolved(draft: Draft, conv: Node, value: str) -> Added:
     weight = weight_of(work, other)
     work.definitions(work.maker[value])
     unshared(work, other.inputs[1])
-    (low, strides, steps, group), (low_, strides_, steps_, group_) = (_window(work, node) for node in (conv, other))
+    window, inner = window_of(work, conv), window_of(work, other)
     mine, its = work.constants[conv.inputs[1]].shape, weight.shape
-    if other.inputs[0] != conv.inputs[0] or not work.single_use(value) or (strides, group) != (strides_, group_):
-        raise Miss("the convolutions differ in their image, strides or groups")
+    groups = [work.view(node).attr("group", 1) for node in (conv, other)]
+    if other.inputs[0] != conv.inputs[0] or not work.single_use(value):
+        raise Miss("the convolutions differ in their image, or one has other readers")
+    if window.strides != inner.strides or groups[0] != groups[1]:
+        raise Miss("the convolutions differ in their strides or groups")
     if mine[:2] != its[:2] or work.constants[conv.inputs[1]].dtype != weight.dtype:
         raise Miss("the convolutions differ in their channels or types")
     places = []
     for k, (size, taps) in enumerate(zip(mine[2:], its[2:], strict=True)):
-        begin, rest = divmod(low[k] - low_[k], steps[k])
-        if rest or begin < 0 or begin + taps > size or (taps > 1 and steps[k] != steps_[k]):
+        begin, rest = divmod(window.before[k] - inner.before[k], window.dilations[k])
+        if rest or begin < 0 or begin + taps > size or (taps > 1 and window.dilations[k] != inner.dilations[k]):
             raise Miss("not all taps of one convolution are taps of the other")
         places.append(slice(begin, begin + taps))
     bias = bias_of(draft, other, 2, its[0])
@@ -225,7 +229,7 @@ def _convolved(draft: Draft, conv: Node, value: str) -> Added:
 def _mapped(draft: Draft, conv: Node, value: str) -> Added:
     """The image itself or an affine map of it, channel by channel, as one tap. Raises Miss."""
     work, image = draft.work, conv.inputs[0]
-    low, strides, steps, _ = _window(work, conv)
+    window = window_of(work, conv)
     channels, depth, *sizes = work.constants[conv.inputs[1]].shape
     scale, shift = np.ones(channels), np.zeros(channels)
     sources: tuple[str, ...] = (image,)
@@ -239,22 +243,11 @@ def _mapped(draft: Draft, conv: Node, value: str) -> Added:
             raise Miss("what is added to the convolution is of another value than its image")
         scale, shift = along(a.scale, rank, 1, channels), along(a.shift, rank, 1, channels)
         sources = (*a.sources, scale.tobytes().hex())
-    middle = [divmod(before, step) for before, step in zip(low, steps, strict=True)]
-    if set(strides) != {1} or any(rest or k >= size for (k, rest), size in zip(middle, sizes, strict=True)):
+    middle = [divmod(before, step) for before, step in zip(window.before, window.dilations, strict=True)]
+    if set(window.strides) != {1} or any(rest or k >= size for (k, rest), size in zip(middle, sizes, strict=True)):
         raise Miss("the convolution has no tap at the place of its result")
     every, taps = np.arange(channels), [k for k, _ in middle]
     return Added((every, every % depth, *taps), lambda: scale, shift, (*sources, str(taps)))
-
-
-def _window(work: MutableGraph, conv: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
-    """Padding before each axis, strides and dilations of a convolution, and its groups. Raises Miss."""
-    view = work.view(conv)
-    if view.attr("auto_pad", "NOTSET") != "NOTSET":
-        raise Miss("auto_pad of the convolution depends on extents")
-    rank = len(work.type(conv.inputs[0]).shape) - 2
-    low = tuple(view.attr("pads", (0,) * (2 * rank)))[:rank]
-    ones = (1,) * rank
-    return low, tuple(view.attr("strides", ones)), tuple(view.attr("dilations", ones)), int(view.attr("group", 1))
 
 
 STEPS: tuple[StructuralRule, ...] = (
