@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.ir.graph import Attribute, Constant, Node
+from onnxfuse.ir.index import ZERO
 from onnxfuse.ops import elementwise
+from onnxfuse.ops.window import Window, windows
 from onnxfuse.rewrite.affine import affine_of, along, bias_of, unshared, weight_of
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph, NoMatch
-from onnxfuse.rewrite.padding import window_of
 from onnxfuse.rewrite.steps import StructuralRule
 
 _ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
@@ -207,29 +208,38 @@ def _convolved(draft: Draft, conv: Node, value: str) -> Added:
     weight = weight_of(work, other)
     work.definitions(work.maker[value])
     unshared(work, other.inputs[1])
-    window, inner = window_of(work, conv), window_of(work, other)
+    outer, inner = _windows(work, conv), _windows(work, other)
     mine, its = work.constants[conv.inputs[1]].shape, weight.shape
     groups = [work.view(node).attr("group", 1) for node in (conv, other)]
     if other.inputs[0] != conv.inputs[0] or not work.single_use(value):
         raise Miss("the convolutions differ in their image, or one has other readers")
-    if window.strides != inner.strides or groups[0] != groups[1]:
-        raise Miss("the convolutions differ in their strides or groups")
+    if groups[0] != groups[1]:
+        raise Miss("the convolutions differ in their groups")
     if mine[:2] != its[:2] or work.constants[conv.inputs[1]].dtype != weight.dtype:
         raise Miss("the convolutions differ in their channels or types")
-    places = []
-    for k, (size, taps) in enumerate(zip(mine[2:], its[2:], strict=True)):
-        begin, rest = divmod(window.before[k] - inner.before[k], window.dilations[k])
-        if rest or begin < 0 or begin + taps > size or (taps > 1 and window.dilations[k] != inner.dilations[k]):
-            raise Miss("not all taps of one convolution are taps of the other")
-        places.append(slice(begin, begin + taps))
+    places = [_place(*pair) for pair in zip(outer, inner, strict=True)]
     bias = bias_of(draft, other, 2, its[0])
     return Added((slice(None), slice(None), *places), weight.load, bias, (*other.inputs[1:], str(places)))
+
+
+def _place(outer: Window, inner: Window) -> slice:
+    """Which taps of one window those of another are, along an axis. Raises Miss."""
+    gap = (outer.low - inner.low).constant
+    if gap is None or outer.stride != inner.stride or (inner.size > 1 and outer.dilation != inner.dilation):
+        raise Miss("the windows of the convolutions move by other steps")
+    begin, rest = divmod(gap, outer.dilation)
+    if rest or begin < 0 or begin + inner.size > outer.size:
+        raise Miss("not all taps of one convolution are taps of the other")
+    return slice(begin, begin + inner.size)
+
+
+def _windows(work: MutableGraph, conv: Node) -> tuple[Window, ...]:
+    return windows(work.view(conv), work.constants[conv.inputs[1]].shape[2:])
 
 
 def _mapped(draft: Draft, conv: Node, value: str) -> Added:
     """The image itself or an affine map of it, channel by channel, as one tap. Raises Miss."""
     work, image = draft.work, conv.inputs[0]
-    window = window_of(work, conv)
     channels, depth, *sizes = work.constants[conv.inputs[1]].shape
     scale, shift = np.ones(channels), np.zeros(channels)
     sources: tuple[str, ...] = (image,)
@@ -243,10 +253,9 @@ def _mapped(draft: Draft, conv: Node, value: str) -> Added:
             raise Miss("what is added to the convolution is of another value than its image")
         scale, shift = along(a.scale, rank, 1, channels), along(a.shift, rank, 1, channels)
         sources = (*a.sources, scale.tobytes().hex())
-    middle = [divmod(before, step) for before, step in zip(window.before, window.dilations, strict=True)]
-    if set(window.strides) != {1} or any(rest or k >= size for (k, rest), size in zip(middle, sizes, strict=True)):
-        raise Miss("the convolution has no tap at the place of its result")
-    every, taps = np.arange(channels), [k for k, _ in middle]
+    one = Window(ZERO, ZERO, 1, 1, ZERO, ZERO, 1)
+    taps = [_place(window, one).start for window in _windows(work, conv)]
+    every = np.arange(channels)
     return Added((every, every % depth, *taps), lambda: scale, shift, (*sources, str(taps)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,34 +11,6 @@ from onnxfuse.rewrite.affine import unshared, weight_of
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph
 from onnxfuse.rewrite.steps import StructuralRule
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How a convolution's window moves: padding before all axes and then after all, strides, and dilations."""
-
-    pads: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        """Padding before each axis."""
-        return self.pads[: len(self.strides)]
-
-    @property
-    def after(self) -> tuple[int, ...]:
-        """Padding after each axis."""
-        return self.pads[len(self.strides) :]
-
-
-def window_of(work: MutableGraph, conv: Node) -> Window:
-    """The window of a Conv. Raises Miss where its padding depends on extents."""
-    view, rank = work.view(conv), len(work.type(conv.inputs[0]).shape) - 2
-    if view.attr("auto_pad", "NOTSET") != "NOTSET":
-        raise Miss("auto_pad of the Conv depends on extents")
-    pads, ones = view.attr("pads", (0,) * (2 * rank)), (1,) * rank
-    return Window(tuple(pads), tuple(view.attr("strides", ones)), tuple(view.attr("dilations", ones)))
 
 
 def pad_into_conv(work: MutableGraph, at: int, trust: bool) -> Draft:
@@ -85,14 +56,17 @@ def _amounts(work: MutableGraph, pad: Node, rank: int) -> tuple[list[int], list[
 
 def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
     """A Conv whose dilated window is larger than the image becomes one with the taps that reach the image."""
-    conv = work.nodes[at]
+    conv, view = work.nodes[at], work.view(work.nodes[at])
     work.definitions(at)  # raises Miss for attributes and extents that do not fit
-    weight, window = weight_of(work, conv), window_of(work, conv)
+    weight = weight_of(work, conv)
     extents, sizes = [e.constant for e in work.type(conv.inputs[0]).shape[2:]], weight.shape[2:]
-    if any(n is None for n in extents):
-        raise Miss("the image is not of known size")
-    ways = zip(window.before, window.after, window.strides, window.dilations, strict=True)
-    kept = [_reaching(n or 0, taps, *way) for n, taps, way in zip(extents, sizes, ways, strict=True)]
+    rank = len(sizes)
+    if view.attr("auto_pad", "NOTSET") != "NOTSET" or any(n is None for n in extents):
+        raise Miss("the padding or the image is not of known size")
+    pads, ones = view.attr("pads", (0,) * (2 * rank)), (1,) * rank
+    around = zip(pads[:rank], pads[rank:], strict=True)
+    ways = zip(view.attr("strides", ones), view.attr("dilations", ones), strict=True)
+    kept = [_reaching(n or 0, taps, *pad, *way) for n, taps, pad, way in zip(extents, sizes, around, ways, strict=True)]
     if all(len(taps) == size for (taps, _, _), size in zip(kept, sizes, strict=True)):
         raise Miss("every tap reaches the image")
     unshared(work, conv.inputs[1])

@@ -27,7 +27,9 @@ _EDIT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TESTS = re.compile(r"^Test: `pytest (.+)`$", re.MULTILINE)
-COPIED = ("onnxfuse", "cli", "tests", "docs", "scripts", "models", "README.md", "pyproject.toml", "Makefile")
+COPIED = (
+    "onnxfuse", "cli", "tests", "docs", "scripts", "models", "benchmarks", "README.md", "pyproject.toml", "Makefile",
+)  # fmt: skip
 PAGES = ("operators", "rules", "commands", "agreed", "options")  # scripts of `make docs`
 OF_PAGES = ("tests/ops/test_docs.py", "tests/rules/test_docs.py", "tests/cli/shipping/test_docs.py")
 
