@@ -114,9 +114,11 @@ class Progress:
         self._thread = threading.Thread(target=self._repeat, daemon=True, name="onnxfuse-progress")
 
     def begin(self, what: str) -> None:
-        """Start an activity."""
+        """Start an activity; a terminal sees it at once, however short it is."""
         with self._lock:
             self._what, self._count, self._since = _NAMES.get(what, what), "", time.monotonic()
+            if self.moves:
+                self._show()
 
     def part(self, done: int, of: int) -> None:
         """Set how much of it is done."""
