@@ -81,6 +81,7 @@ def test_a_worker_is_killed_in_the_middle(workers: Any, tmp_path: Path):
 
 def test_workers_of_another_kind_do_not_measure(workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(clusters, "version", lambda package: "another")
+    workers.wait_for_workers(2, timeout=60)  # the one that was killed before starts again
     with pytest.raises(DeviceError, match="none of its 2 workers has this machine's processor"):
         tuned(tmp_path, workers.scheduler_address)
 
