@@ -1,10 +1,10 @@
-"""The plans of all strategies for a network, with and without rewriting: kernels, phases, predicted and measured time.
+"""The plans of all strategies for a network, also without rewriting and without layouts: kernels, phases and times.
 
     python scripts/ablation.py [MODEL.onnx | NAME ...] [--strategies a,b] [--budget N] [--measure] [--write]
 
 Names are those of `python -m models --list`; without any, small networks are taken. Everything is planned and scheduled
-here, in one process. `--measure` builds the models with rewriting too, and runs the builds of all strategies in turns;
-`--write` writes docs/ablation.md, in which other networks stay as they are.
+here, in one process. `--measure` builds the models too, and runs all builds of a network in turns; `--write` writes
+docs/ablation.md, in which other networks stay as they are.
 """
 
 from __future__ import annotations
@@ -50,15 +50,20 @@ SEARCHED = 400  # candidates: with as few as a build schedules, strategies that 
 OUT = ROOT / "docs" / "ablation.md"
 HEAD = """# Ablation
 
-Written by `python scripts/ablation.py --write`. A row is a strategy (`--strategy`), with and without rewriting. *left*
-are nodes that stay with ONNX Runtime: published strategies leave contractions alone, and groups of one operator are no
-kernels by default. *predicted* is the time of kernels and of these nodes, at most, on the cores of the target; *worst*
-is the largest ratio to the plan of `anchors` at any number of cores and size that prices are made of. Operators are
-those of the file as it is loaded, with shapes and constants computed; DNNFusion's figures count what its exports hold,
-which of detectors of regions and of GPT-2 is three to five times as much. *search* is the
-processor time of planning alone, in which so many candidates were *scheduled*. Only rows of equal rewriting are
-compared.
+Written by `python scripts/ablation.py --write`. A row is a strategy (`--strategy`); the strategy `none` is the one
+without fusion. *without* names what else is switched off: rewriting, or layouts, where every image between kernels has
+ONNX Runtime's layout, channels first. *left* are nodes that stay with ONNX Runtime: published strategies leave
+contractions alone, and groups of one operator are no kernels by default. *predicted* is the time of kernels and of
+these nodes, at most, on the cores of the target; *worst* is the largest ratio to the plan of `anchors`, without the
+same, at any number of cores and size that prices are made of. Operators are those of the file as it is loaded, with
+shapes and constants computed; DNNFusion's figures count what its exports hold, which of detectors of regions and of
+GPT-2 is three to five times as much. *search* is the processor time of planning alone, in which so many candidates were
+*scheduled*. *measured* is the least time of the builds run in turns.
 """
+
+
+REWRITING, LAYOUTS = "rewriting", "layouts"
+SWITCHED_OFF = ("", REWRITING, LAYOUTS)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Row:
     """A plan with its figures; seconds at each number of cores and size at which prices are predicted."""
 
     strategy: str
-    rewritten: bool
+    without: str
     result: Result
     seconds: Seconds | None
     search: float
@@ -77,7 +82,8 @@ class Row:
 class Watch:
     """Plans as a build does, and keeps the last plan, of the main graph of a model, and what it was priced by."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, layouts: bool = True) -> None:
+        self.layouts = layouts
         self.asked: tuple[Plan, Options, Legality, Costing] | None = None
         self.search = 0.0  # seconds of the processor
 
@@ -94,36 +100,41 @@ class Watch:
         """The plan, as `onnxfuse.plan` makes it."""
         began = process_time()
         made = plan(graph, rows, options, out, legality, costing, **more)
+        made = made if self.layouts else replace(made, layouts={})
         self.search += process_time() - began
         self.asked = (made, options, legality, costing)
         return made
 
 
-def row(model: bytes, strategy: str, budget: int, *, rewritten: bool = True, **options: Any) -> Row:
-    """The plan of one strategy, with further options."""
-    watch = Watch()
+def switched(without: str) -> tuple[Watch, Calls]:
+    """Calls of a build without rewriting or layouts."""
+    watch = Watch(layouts=without != LAYOUTS)
     calls = replace(Calls(), plan=watch)
-    if not rewritten:
-        calls = replace(calls, rewrite=lambda graph, options, bugs: (graph, ()))
+    return watch, replace(calls, rewrite=lambda graph, options, bugs: (graph, ())) if without == REWRITING else calls
+
+
+def row(model: bytes, strategy: str, budget: int, *, without: str = "", **options: Any) -> Row:
+    """The plan of one strategy, with further options."""
+    watch, calls = switched(without)
     result = optimize(model, calls=calls, strategy=strategy, plan_budget=budget, stop_after="schedule", **options)
     assert watch.asked is not None
     made, options, legality, costing = watch.asked
     seconds = predicted(made, options, legality, replace(costing, memo=PriceMemo(sys.maxsize)))
     points = len(costing.machines)
     shown = costing.shown + (len(seconds) // points // 2 * points if seconds is not None else 0)
-    return Row(strategy, rewritten, result, seconds, watch.search, costing.memo.scheduled, shown)
+    return Row(strategy, without, result, seconds, watch.search, costing.memo.scheduled, shown)
 
 
-HEADS = ("strategy", "rewriting", "kernels", "left", "phases", "predicted", "worst", "search", "scheduled")
+HEADS = ("strategy", "without", "kernels", "left", "phases", "predicted", "worst", "search", "scheduled")
 
 
-def shown(rows: Sequence[Row], measured: dict[str, float]) -> str:
+def shown(rows: Sequence[Row], measured: Sequence[float]) -> str:
     """The rows of one network as a table."""
-    anchors = {r.rewritten: r.seconds for r in rows if r.strategy == "anchors"}
-    lines = [_cells(r, anchors.get(r.rewritten)) for r in rows]
+    anchors = {r.without: r.seconds for r in rows if r.strategy == "anchors"}
+    lines = [_cells(r, anchors.get(r.without)) for r in rows]
     if not measured:
         return table(HEADS, lines)
-    times = [f"{measured[r.strategy]:.4g} ms" if r.rewritten else "-" for r in rows]
+    times = [f"{ms:.4g} ms" for ms in measured]
     return table((*HEADS, "measured"), [(*line, ms) for line, ms in zip(lines, times, strict=True)])
 
 
@@ -131,25 +142,24 @@ def _cells(r: Row, unit: Seconds | None) -> tuple[object, ...]:
     """A row, relative to the seconds of the plan of `anchors`."""
     kernels = (r.result.kernels, r.result.nodes_left, r.result.phases)
     took = (f"{r.search:.2f} s", r.scheduled)
-    name = (r.strategy, "on" if r.rewritten else "off")
+    name = (r.strategy, r.without or "-")
     if r.seconds is None or unit is None:
         return (*name, *kernels, "-", "-", *took)
     worst = max(a / b for a, b in zip(r.seconds, unit, strict=True))
     return (*name, *kernels, f"{r.seconds[r.shown] * 1e3:.4g} ms", f"{worst:.3f}", *took)
 
 
-def measure(model: Path, strategies: Sequence[str], budget: int, threads: int) -> dict[str, float]:
-    """Least milliseconds of the builds of these strategies, run in turns; the original is `original`."""
+def measure(model: Path, rows: Sequence[Row], budget: int, threads: int) -> list[float]:
+    """Least milliseconds of the original and of the builds of these rows, run in turns."""
     with tempfile.TemporaryDirectory() as folder:
-        made = {}
-        for name in strategies:
-            out = Path(folder, f"{name}.onnx")
-            result = optimize(model, out, strategy=name, plan_budget=budget, gain=False)
-            made[name] = (out, result.output.library)
-        paths = [model, *(path for path, _ in made.values())]
-        libraries = [None, *(library for _, library in made.values())]
+        paths, libraries = [model], [None]
+        for number, each in enumerate(rows):
+            out, (_, calls) = Path(folder, f"{number}.onnx"), switched(each.without)
+            made = optimize(model, out, calls=calls, strategy=each.strategy, plan_budget=budget, gain=False)
+            paths.append(out)
+            libraries.append(made.output.library)
         found = profile_models(paths, libraries=libraries, threads=threads, a_a=False)
-    return dict(zip(("original", *made), (m.latency_ms.min for m in found.models), strict=True))
+    return [m.latency_ms.min for m in found.models]
 
 
 def runtime_nodes(model: Path) -> int:
@@ -167,16 +177,16 @@ def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
     model = path.read_bytes()
     strategies = arguments.strategies.split(",")
     rows = []
-    for rewritten in (True, False):
+    for without in SWITCHED_OFF:
         for strategy in strategies:
-            rows.append(row(model, strategy, arguments.budget, rewritten=rewritten))
+            rows.append(row(model, strategy, arguments.budget, without=without))
             print(name, *_cells(rows[-1], rows[-1].seconds), file=sys.stderr, flush=True)
-    measured = measure(path, strategies, arguments.budget, arguments.threads) if arguments.measure else {}
+    original, *measured = measure(path, rows, arguments.budget, arguments.threads) if arguments.measure else [0.0]
     before = rows[0].result.nodes_before
     published = PUBLISHED.get(name.removesuffix(".decomposed"))
     beside = f"; ONNX Runtime optimizes them to {runtime_nodes(path)} nodes"
     beside += f"; DNNFusion: {published[0]} operators, {published[1]} kernels" if published is not None else ""
-    first = f"; the original takes {measured['original']:.4g} ms" if measured else ""
+    first = f"; the original takes {original:.4g} ms" if measured else ""
     return f"\n## {name}\n\n{before} operators{beside}{first}.\n\n{shown(rows, measured)}\n"
 
 
