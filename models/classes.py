@@ -26,7 +26,8 @@ def _all() -> dict[str, Class]:
     found = {name: Class(build, sizes) for name, (build, sizes) in convolutions.models().items()}  # type: ignore[arg-type]
     found |= {name: Class(row.build, row.sizes) for name, row in BORDERS.items()}  # type: ignore[arg-type]
     bodies = {f"loop, {name}": partial(loops.model, name) for name in loops.BODIES}
-    return found | {name: Class(build, loops.ELEMENTS) for name, build in bodies.items()}  # type: ignore[arg-type]
+    found |= {name: Class(build, loops.ELEMENTS) for name, build in bodies.items()}  # type: ignore[arg-type]
+    return found | {"loop, weights carried": Class(loops.cell, loops.HIDDEN)}  # type: ignore[arg-type]
 
 
 CLASSES: Mapping[str, Class] = _all()

@@ -18,6 +18,7 @@ from onnxfuse.ir.unsupported import OLDEST
 from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
+from onnxfuse.load.carried import uncarried
 from onnxfuse.load.convert import ConvertedGraph, convert
 from onnxfuse.load.dims import declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
@@ -55,6 +56,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     spelled = {} if already_fused else respelled(proto)
     if not already_fused:
         unhidden(proto)
+        uncarried(proto, opsets_of(proto).get("", UNSTATED))
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
