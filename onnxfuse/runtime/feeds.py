@@ -188,15 +188,15 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
     by_axis: dict[str, int] = {}
     batch = next((s for each in inputs for s in symbols(each.shape[0] if each.shape else 1)), None)
     for each in inputs:
+        channels = _channels(each)
         for axis, extent in enumerate(each.shape):
             for symbol in symbols(extent):
                 if symbol in sizes:
                     continue
-                image = len(each.shape) in (4, 5) and each.role == "float"
                 key = f"axis {axis}" if recipe.shared and symbol == f"{each.name}.{axis}" else symbol
-                if image and axis == 1:
+                if axis and axis == channels:
                     value = 3
-                elif image and axis > 1:
+                elif axis and channels:
                     value = recipe.spatial[variant]
                 elif recipe.equal or recipe.batch:
                     value = recipe.sizes[variant][0 if recipe.batch and symbol == batch else 1]
@@ -204,6 +204,16 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
                     value = by_axis[key] if key in by_axis else next(free)
                 by_axis[key] = sizes[symbol] = value
     return sizes
+
+
+def _channels(each: Input) -> int | None:
+    """The axis of an input's channels, if that may be a batch of images; None where it is none.
+
+    The last axis where its extent is known and that behind the batch is not, as exporters of TensorFlow leave them.
+    """
+    if len(each.shape) not in (4, 5) or each.role != "float":
+        return None
+    return len(each.shape) - 1 if isinstance(each.shape[-1], int) and not isinstance(each.shape[1], int) else 1
 
 
 def symbols(extent: Extent) -> Iterator[str]:

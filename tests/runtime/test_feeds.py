@@ -185,6 +185,34 @@ def test_images_of_a_second_set_are_smaller_where_it_would_run_long(tmp_path: Pa
     assert [v["x"].shape for v in fewer[:2]] == [(2, 3, 37, 37), (3, 3, 17, 17)]
 
 
+@pytest.mark.parametrize(
+    ("shape", "first"),
+    [
+        (["n", "h", "w", 3], (2, 37, 37, 3)),
+        (["n", "t", 40, 1], (2, 37, 40, 1)),
+        (["n", "t", "h", "w", 2], (2, 37, 37, 37, 2)),
+        (["n", "c", "h", "w"], (2, 3, 37, 37)),
+        (["n", 8, "past", 64], (2, 8, 37, 64)),
+        ([1, "h", "w", 3], (1, 37, 37, 3)),
+    ],
+)
+def test_which_axis_of_an_image_has_the_channels(shape: list[Any], first: tuple[int, ...]):
+    given = feeds.Input("x", np.dtype(np.float32), tuple(shape), "float")
+    (values, _) = feeds.random_sets([given], seed=0, recipe=feeds.RECIPES[0], dims={})
+    assert values["x"].shape == first
+
+
+def test_an_image_with_channels_last_is_as_large_as_windows_without_padding_need(tmp_path: Path):
+    """Both extents are: with 3 or 5 lines, which a second extent of other inputs may have, the second one fails."""
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])]
+    nodes += [helper.make_node("Conv", [a, "w"], [b], strides=[2, 2]) for a, b in ("tu", "uv")]
+    nodes.append(helper.make_node("GlobalAveragePool", ["v"], ["y"]))
+    w = np.ones((3, 3, 7, 7), np.float32)
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", "h", "w", 3])}, ["y"], w=w)
+    sets, _ = sets_of(engine.open_session(str(path), engine.options()), path)
+    assert [v["x"].shape for v in sets] == [(2, 37, 37, 3), (3, 67, 67, 3)]
+
+
 def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["a", "y"])
