@@ -209,7 +209,7 @@ class Pack:
     end: Index
     k: Axis
     load: Load
-    pitch: int = 0
+    pitch: Index = ZERO
     apart: bool = False
     unit: Unit | None = None
     skip: Index = ZERO

@@ -241,7 +241,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
             return _tile(s)
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
-            pitch = f"{s.pitch or 'rows'}{' between rows' if s.apart else ''}"
+            pitch = f"{'rows' if s.pitch == ZERO else repr(s.pitch)}{' between rows' if s.apart else ''}"
             pieces = f", {s.unit.name}" if s.unit is not None else ""
             pieces += f" after {s.skip!r}" if s.skip != ZERO else ""
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"

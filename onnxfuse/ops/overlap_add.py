@@ -131,7 +131,7 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     view.nonempty(w[:2])
     stages = Stages(view)
     value: Element = partial(_by_tap, view, spots)
-    uneven = prod(s.stride for s in spots if s.size % s.stride)
+    uneven = prod(s.stride for s in spots if _uneven(s))
     if group == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
         value = _by_remainder(stages, spots)
     bias = wide(view, 2) if view.has(2) else None
@@ -143,21 +143,20 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
 def _by_remainder(stages: Stages, spots: Sequence[OverlapAxis]) -> Element:
     """Sub-pixel decomposition: elements with equal remainders modulo the stride are the result of one convolution.
 
-    Where the stride divides the kernel, all of these have equally many taps, so that they are one contraction with as
-    many times the channels. Otherwise each remainder is a contraction of its own: padding the kernel with zero taps
-    would give NaN for infinite inputs.
+    Along an axis of which the stride divides kernel and margin, these have equally many taps at equal places, so that
+    they are one contraction with as many times the channels. Otherwise each remainder is a contraction of its own:
+    padding the kernel with zero taps would give NaN for infinite inputs.
     """
-    kinds = [(None,) if s.size % s.stride == 0 else tuple(range(s.stride)) for s in spots]
+    kinds = [tuple(range(s.stride)) if _uneven(s) else (None,) for s in spots]
     parts = [(k, _convolved(stages, spots, k, f"%sums{at}")) for at, k in enumerate(product(*kinds))]
 
     def value(at: At) -> Scalar:
-        places = [y + s.low for s, y in zip(spots, at[2:], strict=True)]
         (_, first), *others = parts
         found = first(at)
         for kind, part in others:
             own = tuple(
-                Guard(modulo(p, Index.of(s.stride)) - r, ONE)
-                for s, p, r in zip(spots, places, kind, strict=True)
+                Guard(modulo(y, Index.of(s.stride)) - r, ONE)
+                for s, y, r in zip(spots, at[2:], kind, strict=True)
                 if r is not None
             )
             found = inside(own, part(at), found)
@@ -166,44 +165,53 @@ def _by_remainder(stages: Stages, spots: Sequence[OverlapAxis]) -> Element:
     return value
 
 
+def _uneven(s: OverlapAxis) -> bool:
+    """Whether elements of an axis with different remainders need different taps, or at different places."""
+    return s.size % s.stride != 0 or s.low % s.stride != 0
+
+
 def _convolved(stages: Stages, spots: Sequence[OverlapAxis], kind: Sequence[int | None], tag: str) -> Element:
     """The convolution for elements with these remainders (None: all of them), read at an index of the result."""
     view = stages.view
     x, w, dtype = view.shape(0), view.shape(1), view.dtype(0).accumulator
-    counts = [s.count if r is None else max(0, -(-(s.size - r) // s.stride)) for s, r in zip(spots, kind, strict=True)]
+    starts = [divmod((r or 0) + s.low, s.stride) for s, r in zip(spots, kind, strict=True)]  # position, first tap
+    counts = [
+        s.count if r is None else max(0, -(-(s.size - t) // s.stride))
+        for s, r, (_, t) in zip(spots, kind, starts, strict=True)
+    ]
     if 0 in counts:
         return lambda at: const(0, dtype)
-    first = tuple(s.low // s.stride for s in spots)
     grid = tuple(
-        floor_div(s.extent + (s.low - 1), Index.of(s.stride)) + (1 - f) for s, f in zip(spots, first, strict=True)
+        floor_div(s.extent + (s.stride - 1 - (r or 0)), Index.of(s.stride)) for s, r in zip(spots, kind, strict=True)
     )
     channel = Axis(f"{view.out()}{tag}:c", x[1])
     steps = [Axis(f"{view.out()}{tag}:j{i}", Index.of(n)) for i, n in enumerate(counts)]
     ranges = tuple(a for a in (*steps, channel) if a.extent != ONE)
+    free = tuple(Index.of(s.stride) for s, r in zip(spots, kind, strict=True) if r is None)
 
     def summed(at: At) -> Scalar:
-        spot, remainders, column = at[1 : 1 + len(spots)], iter(at[1 + len(spots) :]), at[-1]
+        remainders, column, spot = iter(at[1 : 1 + len(free)]), at[1 + len(free)], at[2 + len(free) :]
         j, c = (
             tuple(Index.of(k) if k in ranges else ZERO for k in steps),
             Index.of(channel) if channel in ranges else ZERO,
         )
-        position = tuple(q + f - k for q, f, k in zip(spot, first, j, strict=True))
+        position = tuple(q + f - k for q, (f, _), k in zip(spot, starts, j, strict=True))
         tap = tuple(
-            (next(remainders) if r is None else r) + k * s.stride for s, r, k in zip(spots, kind, j, strict=True)
+            (next(remainders) if r is None else t) + k * s.stride
+            for s, r, (_, t), k in zip(spots, kind, starts, j, strict=True)
         )
         held = tuple(Guard(p, s.have) for s, p in zip(spots, position, strict=True))
         left = inside(held, view.load(0, (at[0], c, *position)), const(0, view.dtype(0)))
         right = view.load(1, (c, column, *tap))
         return total("sum", ranges, apply("mul", cast(left, dtype), cast(right, dtype)))
 
-    free = tuple(Index.of(s.stride) for s, r in zip(spots, kind, strict=True) if r is None)
-    made = stages.value(tag, (x[0], *grid, *free, w[1]), summed)
+    made = stages.value(tag, (x[0], *free, w[1], *grid), summed)
 
     def value(at: At) -> Scalar:
-        places = [(y + s.low, Index.of(s.stride)) for s, y in zip(spots, at[2:], strict=True)]
-        spot = tuple(floor_div(p, s) - f for (p, s), f in zip(places, first, strict=True))
-        remainders = tuple(modulo(p, s) for (p, s), r in zip(places, kind, strict=True) if r is None)
-        return made((at[0], *spot, *remainders, at[1]))
+        places = [(y, Index.of(s.stride)) for s, y in zip(spots, at[2:], strict=True)]
+        spot = tuple(floor_div(y, s) for y, s in places)
+        remainders = tuple(modulo(y, s) for (y, s), r in zip(places, kind, strict=True) if r is None)
+        return made((at[0], *remainders, at[1], *spot))
 
     return value
 

@@ -244,7 +244,7 @@ class CppPrinter(c_family.StatementPrinter):
             f"from[{row} - {index(s.begin, 1)}] = {where};"
         )
         rows = f"(int)({index(s.end - s.begin)})"
-        pitch = s.pitch or rows
+        pitch = rows if s.pitch == ZERO else index(s.pitch)
         to = f"from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});"
         if s.unit is not None:
             self.put(f"  {s.unit.name}_pack({rows}, {pitch}, {index(s.skip)}, {to}")

@@ -82,7 +82,7 @@ def pack(s: Pack, p: Iterations) -> None:
     out = p.memory[s.out]
     begin, end, depth = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end)), np.asarray(p.index(s.k.extent))
     count, skip, at = end - begin, p.index(s.skip), p.index(s.at)
-    pitch = s.pitch or count
+    pitch = count if s.pitch == ZERO else p.index(s.pitch)
     wide = count if s.apart else pitch
     row = np.arange(max(_most(np.asarray(wide), p.alive), _most(count, p.alive)))[:, None]
     k = np.arange(_most(depth, p.alive))[:, None, None]

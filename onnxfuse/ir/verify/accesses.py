@@ -354,7 +354,7 @@ class _Check:
         here = p.within((rows > 0) & (depth > 0))
         here.axes |= {s.row.name: begin + picked(rows, pattern_of(self.depth)), s.k.name: np.zeros(1, np.int64)}
         self.piece(s.load, depth, here, "")
-        pitch = s.pitch or rows
+        pitch = rows if s.pitch == ZERO else p.index(s.pitch)
         piece = s.unit.piece // t.bytes if s.unit is not None else PAIR if t == BF16 else 1
         steps = depth + p.index(s.skip)
         last = (-(-steps // piece) - 1) * pitch + (rows if s.apart else pitch)

@@ -250,7 +250,9 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
         load = replace(start, index=(start.index[0] + part.axis,))
         step = segment * t.length + part.begin
         if s.unit is not None:
-            pack = Pack(PACKED, to, m, Index.of(first), end, part.axis, load, s.tile_rows, unit=s.unit, skip=step)
+            pack = Pack(
+                PACKED, to, m, Index.of(first), end, part.axis, load, Index.of(s.tile_rows), unit=s.unit, skip=step
+            )
         else:
             pack = Pack(PACKED, to + step * (end - first), m, Index.of(first), end, part.axis, load)
         made = (*made, pack)

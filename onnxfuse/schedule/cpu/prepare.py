@@ -29,7 +29,7 @@ from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.inside import layout_inside
 from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_layout, operand_of
-from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.jobs import Job, equal_copy
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
@@ -155,8 +155,7 @@ def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Conta
         padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
         if padded is None or padded[1].guards:
             return None
-        _add(done, replace(padded[0], value=cast(padded[0].value, F32)))
-        image = replace(padded[1], dtype=F32)
+        image = replace(padded[1], source=_add(done, replace(padded[0], value=cast(padded[0].value, F32))), dtype=F32)
     done.layouts[filters.source], done.types[filters.source] = layout, F32
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
     return exchanged(c, nest, image, done.places, target)
@@ -308,12 +307,15 @@ def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     return _in_rows(c, left, done, rows)
 
 
-def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
-    done.shapes[d.name] = d.shape
-    done.layouts[d.name] = layout
-    nest = nest_of(d, done.places | {d.name: dense(d.name, d.value.dtype, d.shape, layout)})
-    done.jobs.append(Job(nest, None, True, right_side))
-    done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
+def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> str:
+    """Add a copy, unless an earlier contraction has an equal one; the name of that, or of the new one."""
+    place = dense(d.name, d.value.dtype, d.shape, layout)
+    nest = nest_of(d, done.places | {d.name: place})
+    known = equal_copy(nest, (job for job in done.jobs if done.layouts.get(job.nest.name) == layout))
+    if known is None:
+        done.shapes[d.name], done.layouts[d.name], done.places[d.name] = d.shape, layout, place
+        done.jobs.append(Job(nest, None, True, right_side))
+    return known or d.name
 
 
 def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
@@ -330,8 +332,9 @@ def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | No
         return None
     image, load = made
     last = axes_of(left.index[-1]) & channels  # as they are in memory
-    _add(done, replace(image, value=cast(image.value, rows)), PLAIN if last else channels_last(len(image.axes)))
-    return replace(load, dtype=rows, otherwise=load.otherwise and cast(load.otherwise, rows))
+    layout = PLAIN if last else channels_last(len(image.axes))
+    name = _add(done, replace(image, value=cast(image.value, rows)), layout)
+    return replace(load, source=name, dtype=rows, otherwise=load.otherwise and cast(load.otherwise, rows))
 
 
 def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
@@ -339,13 +342,11 @@ def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     name = f"{c.definition.name}%left"
     image = image_of(name, left, c.batch, c.rows, c.ranges)
     if image is not None:
-        _add(done, replace(image[0], value=cast(image[0].value, rows)))
-        return Load(name, image[1], rows)
+        return Load(_add(done, replace(image[0], value=cast(image[0].value, rows))), image[1], rows)
     old = (*c.batch, *c.rows, *c.ranges)
     axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
     value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
-    _add(done, Definition(name, axes, cast(value, rows)))
-    return Load(name, tuple(map(Index.of, old)), rows)
+    return Load(_add(done, Definition(name, axes, cast(value, rows))), tuple(map(Index.of, old)), rows)
 
 
 def _quantized_right(
@@ -396,5 +397,4 @@ def _right(
     value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
     if (n.constant or 1) % width or n.constant is None:
         value = guarded(value, (Guard(column, n),))
-    _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
-    return Load(name, at, F32)
+    return Load(_add(done, Definition(name, axes, cast(value, F32)), right_side=True), at, F32)

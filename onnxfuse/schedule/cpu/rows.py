@@ -218,7 +218,14 @@ def _transposed_right_side(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt
         bind = (Bind(last, guard.extent - substitute(guard.index, {lane: ZERO}), lane.extent),)
         stop = Index.of(last)
     pack = Pack(
-        frame.places[job.nest.name].buffer, at, lane, ZERO, stop, k, Load(load.source, load.index, load.dtype), width
+        frame.places[job.nest.name].buffer,
+        at,
+        lane,
+        ZERO,
+        stop,
+        k,
+        Load(load.source, load.index, load.dtype),
+        Index.of(width),
     )
     return (Loop(panel, ZERO, panel.extent, "serial", (*bind, pack)),)
 

@@ -255,9 +255,9 @@ def epilogue(
         at = substitute(goal.offset, {lane: ZERO, row: Index.of(row) + frame.tile_rows})
         ahead = (*ahead, Prefetch(place.buffer, at, width))
     turn: tuple[Stmt, ...] = ()
-    pitch = _pitch(goal, lane)
+    pitch = coefficient(goal.offset, lane)
     turns = place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
-    if coefficient(goal.offset, row) == ONE and turns and 1 < pitch < APART:
+    if coefficient(goal.offset, row) == ONE and turns and pitch is not None and 1 < (pitch.constant or 2) < APART:
         k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
         done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
         at = substitute(goal.offset, {lane: begin, row: frame.first})
@@ -279,15 +279,10 @@ def epilogue(
     )
 
 
-def _pitch(goal: Goal, lane: Axis) -> int:
-    """How many elements of the result lanes are apart; 0 where that is not one known number."""
-    apart = coefficient(goal.offset, lane)
-    return 0 if apart is None else apart.constant or 0
-
-
 def _record(goal: Goal, row: Axis, lane: Axis) -> int:
     """How many rows of a tile are adjacent elements of the result in each lane; 0 if they are not."""
-    count = _pitch(goal, lane)
+    apart = coefficient(goal.offset, lane)
+    count = 0 if apart is None else apart.constant or 0
     if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
         return 0
     u = Axis("u", floor_div(row.extent, Index.of(count)))

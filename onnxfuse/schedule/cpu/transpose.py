@@ -200,7 +200,7 @@ class _Blocks:
         at = substitute(goal.offset, {self.k: ZERO, axis: begin})
         pitch = (coefficient(goal.offset, self.k) or ZERO).constant or 0
         bare = Load(load.source, load.index, load.dtype)
-        pack = Pack(goal.buffer, at, axis, begin, Index.of(end), self.k, bare, pitch, apart=True)
+        pack = Pack(goal.buffer, at, axis, begin, Index.of(end), self.k, bare, Index.of(pitch), apart=True)
         if not load.guards:
             return (pack,)
         assert load.otherwise is not None
@@ -220,7 +220,7 @@ class _Blocks:
         for load in dict.fromkeys(x for x in loads(goal.value) if _across(x, axis)):
             name = f"{TURNED}{len(there)}"
             bare = Load(load.source, load.index, load.dtype)
-            pack = Pack(name, (first - begin) * self.steps, axis, first, last, self.k, bare, self.most)
+            pack = Pack(name, (first - begin) * self.steps, axis, first, last, self.k, bare, Index.of(self.most))
             packs.append(When(load.guards, (pack,)) if load.guards else pack)
             at = (first - begin) * self.steps + Index.of(self.k) * self.most + axis - first
             there[load] = Load(name, (at,), load.dtype, load.guards, load.otherwise)

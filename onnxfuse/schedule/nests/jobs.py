@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import indices_of, loads, substitute_axes
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.indexing import looked_up
+from onnxfuse.ir.indexing import looked_up, substitute
 from onnxfuse.ir.scalar import Load
 from onnxfuse.lower.scans import Scan
 from onnxfuse.lower.scatters import Scatter
 from onnxfuse.schedule.analysis.memory import Nest, renamed
 from onnxfuse.schedule.nests.tiled import Tiled
+
+
+def equal_copy(nest: Nest, jobs: Iterable[Job]) -> str | None:
+    """The value of the first of some jobs that copies the same elements in the same order; None if there is none."""
+
+    def elements(each: Nest) -> tuple[object, ...]:
+        axes = {a: Axis(f"copied{i}", a.extent) for i, a in enumerate(each.axes)}
+        values = {a: Index.of(b) for a, b in axes.items()}
+        dims = tuple(substitute(e, values) for e in each.dims)
+        return each.dtype, each.shape, tuple(axes.values()), dims, substitute_axes(each.value, values)
+
+    wanted = elements(nest)
+    return next((job.nest.name for job in jobs if job.operand and elements(job.nest) == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
