@@ -103,6 +103,8 @@ CLASSES: Mapping[str, tuple[Convolution, Sequence[int]]] = {
     "points, 16 bits": (Convolution(64, 128, 1, half=True), SIDES),
     "dilated as far as the image": (Convolution(64, 64, 3, dilation=12), (7, 12, 16, 23, 33, 65)),
     "upwards": (Convolution(64, 32, 2, stride=2, transposed=True), SIDES),
+    "upwards, 3x3": (Convolution(96, 64, 3, stride=2, transposed=True), (7, 14, 16, 28, 32, 56)),
+    "upwards, 4x4": (Convolution(64, 32, 4, stride=2, transposed=True), (7, 14, 16, 28, 32, 56)),
 }
 
 

@@ -131,7 +131,7 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     view.nonempty(w[:2])
     stages = Stages(view)
     value: Element = partial(_by_tap, view, spots)
-    uneven = prod(s.stride for s in spots if _uneven(s))
+    uneven = prod(s.stride for s in spots if s.size % s.stride)
     if group == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
         value = _by_remainder(stages, spots)
     bias = wide(view, 2) if view.has(2) else None
@@ -143,11 +143,11 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
 def _by_remainder(stages: Stages, spots: Sequence[OverlapAxis]) -> Element:
     """Sub-pixel decomposition: elements with equal remainders modulo the stride are the result of one convolution.
 
-    Along an axis of which the stride divides kernel and margin, these have equally many taps at equal places, so that
-    they are one contraction with as many times the channels. Otherwise each remainder is a contraction of its own:
-    padding the kernel with zero taps would give NaN for infinite inputs.
+    Where the stride divides the kernel, all of these have equally many taps, so that they are one contraction with as
+    many times the channels. Otherwise each remainder is a contraction of its own: padding the kernel with zero taps
+    would give NaN for infinite inputs.
     """
-    kinds = [tuple(range(s.stride)) if _uneven(s) else (None,) for s in spots]
+    kinds = [(None,) if s.size % s.stride == 0 else tuple(range(s.stride)) for s in spots]
     parts = [(k, _convolved(stages, spots, k, f"%sums{at}")) for at, k in enumerate(product(*kinds))]
 
     def value(at: At) -> Scalar:
@@ -165,53 +165,84 @@ def _by_remainder(stages: Stages, spots: Sequence[OverlapAxis]) -> Element:
     return value
 
 
-def _uneven(s: OverlapAxis) -> bool:
-    """Whether elements of an axis with different remainders need different taps, or at different places."""
-    return s.size % s.stride != 0 or s.low % s.stride != 0
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """An axis of a convolution for the elements y with y % stride == `kind` (None: all), of which `extent` are taken.
+
+    Its elements are numbered from the first of its result on; at number q, tap `tap` + k*stride reads q + `first` - k.
+    """
+
+    spot: OverlapAxis
+    kind: int | None
+
+    @property
+    def low(self) -> int:
+        """How far the first element is behind the first position."""
+        return self.spot.low + (self.kind or 0)
+
+    @property
+    def first(self) -> int:
+        return self.low // self.spot.stride
+
+    @property
+    def tap(self) -> int:
+        return self.low % self.spot.stride
+
+    @property
+    def taps(self) -> int:
+        """How many taps contribute to each element."""
+        s = self.spot
+        return s.count if self.kind is None else max(0, -(-(s.size - self.tap) // s.stride))
+
+    @property
+    def extent(self) -> Index:
+        s, stride = self.spot, Index.of(self.spot.stride)
+        if self.kind is None:
+            return floor_div(s.extent + (s.low - 1), stride) + (1 - self.first)
+        return floor_div(s.extent + (s.stride - 1 - self.kind), stride)
+
+    def place(self, y: Index) -> tuple[Index, ...]:
+        """The number of an element of the whole result, and its remainder where these are not all equal."""
+        stride, at = Index.of(self.spot.stride), y + self.spot.low
+        if self.kind is None:
+            return floor_div(at, stride) - self.first, modulo(at, stride)
+        return (floor_div(y, stride),)
 
 
 def _convolved(stages: Stages, spots: Sequence[OverlapAxis], kind: Sequence[int | None], tag: str) -> Element:
-    """The convolution for elements with these remainders (None: all of them), read at an index of the result."""
-    view = stages.view
+    """The convolution for elements with these remainders (None: all of them), read at an index of the result.
+
+    Those of all remainders lie in the order of the result, channels last. Those of one have channels first: to put them
+    between others, pixels of a line are to be adjacent.
+    """
+    view, lines = stages.view, [_Line(s, r) for s, r in zip(spots, kind, strict=True)]
     x, w, dtype = view.shape(0), view.shape(1), view.dtype(0).accumulator
-    starts = [divmod((r or 0) + s.low, s.stride) for s, r in zip(spots, kind, strict=True)]  # position, first tap
-    counts = [
-        s.count if r is None else max(0, -(-(s.size - t) // s.stride))
-        for s, r, (_, t) in zip(spots, kind, starts, strict=True)
-    ]
-    if 0 in counts:
+    if any(line.taps == 0 for line in lines):
         return lambda at: const(0, dtype)
-    grid = tuple(
-        floor_div(s.extent + (s.stride - 1 - (r or 0)), Index.of(s.stride)) for s, r in zip(spots, kind, strict=True)
-    )
     channel = Axis(f"{view.out()}{tag}:c", x[1])
-    steps = [Axis(f"{view.out()}{tag}:j{i}", Index.of(n)) for i, n in enumerate(counts)]
+    steps = [Axis(f"{view.out()}{tag}:j{i}", Index.of(line.taps)) for i, line in enumerate(lines)]
     ranges = tuple(a for a in (*steps, channel) if a.extent != ONE)
-    free = tuple(Index.of(s.stride) for s, r in zip(spots, kind, strict=True) if r is None)
+    together = any(line.kind is None for line in lines)
 
     def summed(at: At) -> Scalar:
-        remainders, column, spot = iter(at[1 : 1 + len(free)]), at[1 + len(free)], at[2 + len(free) :]
-        j, c = (
-            tuple(Index.of(k) if k in ranges else ZERO for k in steps),
-            Index.of(channel) if channel in ranges else ZERO,
-        )
-        position = tuple(q + f - k for q, (f, _), k in zip(spot, starts, j, strict=True))
-        tap = tuple(
-            (next(remainders) if r is None else t) + k * s.stride
-            for s, r, (_, t), k in zip(spots, kind, starts, j, strict=True)
-        )
+        column, places = (at[-1], iter(at[1:-1])) if together else (at[1], iter(at[2:]))
+        position, tap = [], []
+        for line, k in zip(lines, steps, strict=True):
+            j = Index.of(k) if k in ranges else ZERO
+            position.append(next(places) + line.first - j)
+            tap.append((next(places) if line.kind is None else line.tap) + j * line.spot.stride)
+        c = Index.of(channel) if channel in ranges else ZERO
         held = tuple(Guard(p, s.have) for s, p in zip(spots, position, strict=True))
         left = inside(held, view.load(0, (at[0], c, *position)), const(0, view.dtype(0)))
         right = view.load(1, (c, column, *tap))
         return total("sum", ranges, apply("mul", cast(left, dtype), cast(right, dtype)))
 
-    made = stages.value(tag, (x[0], *free, w[1], *grid), summed)
+    extents = [e for n in lines for e in ((n.extent, Index.of(n.spot.stride)) if n.kind is None else (n.extent,))]
+    made = stages.value(tag, (x[0], *extents, w[1]) if together else (x[0], w[1], *extents), summed)
 
     def value(at: At) -> Scalar:
-        places = [(y, Index.of(s.stride)) for s, y in zip(spots, at[2:], strict=True)]
-        spot = tuple(floor_div(y, s) for y, s in places)
-        remainders = tuple(modulo(y, s) for (y, s), r in zip(places, kind, strict=True) if r is None)
-        return made((at[0], *remainders, at[1], *spot))
+        places = [p for line, y in zip(lines, at[2:], strict=True) for p in line.place(y)]
+        return made((at[0], *places, at[1]) if together else (at[0], at[1], *places))
 
     return value
 

@@ -242,6 +242,17 @@ def transposed() -> Case:
     return Case("transposed_side_by_side", b.graph(y), ({},), ("x", "y"))
 
 
+def upwards(
+    name: str, x: tuple[int | str, ...], filters: tuple[int, ...], sizes: Any = ({},), last: str = "", **attrs: Any
+) -> Case:
+    """A transposed convolution whose windows overlap: elements with another remainder have other taps."""
+    b = Build()
+    w = b.constant((b.rng.normal(size=filters) / 8).astype(np.float32))
+    bias = b.constant(b.rng.normal(size=filters[1:2]).astype(np.float32))
+    y = b.node("ConvTranspose", b.input("x", *x), w, bias, kernel_shape=filters[2:], **attrs)
+    return Case(name, b.graph(b.node("Relu", y, out="y")), tuple(sizes), tuple(last))
+
+
 def frames_overlapped(name: str, frames: int | str, sizes: Any) -> Case:
     """A spectrum that is computed and laid back into a wave: one channel, to which several frames each contribute."""
     b = Build()
@@ -283,6 +294,18 @@ def concatenations() -> list[Case]:
     w = b.constant((b.rng.normal(size=(20, 19, 3, 3)) / 13).astype(np.float32))
     y = b.node("Conv", b.node("Concat", up, z, axis=1), w, out="y", kernel_shape=(3, 3), **three)
     frames = (frames_overlapped("overlapped", 9, ({},)), frames_overlapped("overlapped_any", "T", ({"T": 1}, {"T": 7})))
+    sides, two = ({"H": 1, "W": 2}, {"H": 4, "W": 5}), {"strides": (2, 2)}
+    same, wide = {**two, "pads": pads(1), "output_padding": (1, 1)}, ("N", 9, "H", "W")
+    out += [
+        upwards("upwards3", (1, 9, 5, 4), (9, 20, 3, 3), **same),
+        upwards("upwards3_last", (1, 9, 5, 4), (9, 20, 3, 3), last="xy", **same),
+        upwards("upwards3_any", wide, (9, 20, 3, 3), [{"N": 2, **s} for s in sides], **same),
+        upwards("upwards3_cut", (2, 9, 5, 4), (9, 20, 3, 3), pads=(1, 0, 0, 1), **two),
+        upwards("upwards4", (1, 9, 5, 4), (9, 20, 4, 4), pads=pads(1), **two),
+        upwards("upwards4_any", wide, (9, 20, 4, 4), [{"N": 2, **s} for s in sides], pads=pads(1), **two),
+        upwards("upwards_uneven", (1, 9, 5, 4), (9, 20, 4, 3), pads=(1, 1, 1, 0), **two),
+        upwards("upwards8_line", (1, 9, 6), (9, 20, 16), strides=(8,), pads=(4, 4)),
+    ]
     return [*out, transposed(), *frames, Case("joined_enlarged", b.graph(y), ({},), ("x", "z", "y"))]
 
 

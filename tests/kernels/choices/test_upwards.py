@@ -1,0 +1,43 @@
+"""Transposed convolutions: what their remainders share is copied once, and results are not stored one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel, Pack, Store, statements
+from onnxfuse.ir.tile import Tile
+from onnxfuse.target import CPUS
+from onnxfuse.target.processors import PROCESSORS
+from tests.kernels.cases.window import upwards
+from tests.kernels.compiled import kernel_of
+
+TARGET = CPUS["x86-64-v4"].on(PROCESSORS["zen5"])
+SAME = {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 1)}
+
+
+def made(side: int | str, size: int, **attrs: object) -> Kernel:
+    """The kernel for images of this side, of 96 channels, to 64."""
+    kernel = kernel_of(upwards("upwards", (1, 96, side, side), (96, 64, size, size), **attrs), TARGET)
+    assert isinstance(kernel, Kernel)
+    return kernel
+
+
+def test_the_image_is_copied_once_for_all_remainders() -> None:
+    kernel = made(16, 3, **SAME)
+    products = [phase for phase in kernel.phases if any(isinstance(s, Tile) for s in statements(phase.body))]
+    copies = [b.name for b in kernel.scratch if b.name.endswith(("%pad", "%left"))]
+    assert len(products) == 4 and len(copies) <= 1
+
+
+@pytest.mark.parametrize("side", [16, "S"])
+@pytest.mark.parametrize(("size", "attrs"), [(3, SAME), (4, {"strides": (2, 2), "pads": (1, 1, 1, 1)})])
+def test_results_are_stored_by_vectors(side: int | str, size: int, attrs: dict[str, object]) -> None:
+    kernel = made(side, size, **attrs)
+    tiled = [phase for phase in kernel.phases if any(isinstance(s, Tile) for s in statements(phase.body))]
+    assert not any(isinstance(s, Store) and s.scattered for phase in tiled for s in statements(phase.body))
+
+
+def test_sums_of_one_remainder_are_transposed_at_any_distance() -> None:
+    kernel = made("S", 3, **SAME)
+    packs = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Pack) and s.apart]
+    assert packs and all(s.pitch.constant is None for s in packs)
