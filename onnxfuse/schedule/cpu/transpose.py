@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.cost.straight import SET
 from onnxfuse.cost.traffic import LINE
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, floor_div, least, never_below_zero
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, least, never_below_zero
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
@@ -25,6 +25,7 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 SHORTEST = 8  # elements of a transposed axis, at least
+OPEN = 256  # those of an axis of open extent, so that blocks are as long as others
 LONGEST = 256  # elements of a source's row that are copied in one go
 BLOCK = 64  # of rows that are kept in a buffer
 TOGETHER = 4  # panels whose blocks are kept together, at most: what is stored side by side is as long
@@ -42,25 +43,25 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
         return None
     lane, step = turn
     signs = signs_of([goal.value])
-    points, stops = split_points(lane, signs), split_points(step, signs)
+    points, stops = _points(lane, signs), _points(step, signs)
     if points is None or stops is None:
         return None
-    steps = split_goals([goal], step, stops)
-    inside = max(range(len(steps)), key=lambda i: steps[i][0].extent.constant or 0)
+    steps = _pieces(goal, step, stops)
+    inside = max(range(len(steps)), key=lambda i: _usual(steps[i][0]))
     (along, (here,)), others = steps[inside], [s for i, s in enumerate(steps) if i != inside]
     if any(_across(x, lane) for _, (g,) in others for x in loads(g.value)):
         return None
-    copies = all(_copied(g, x, k) for x, (g,) in split_goals([here], lane, points) for k in [along])
-    part = _part(along.extent.constant or 1, target.lanes, LONGEST if copies else BLOCK)
+    copies = all(_copied(g, x, k) for x, (g,) in _pieces(here, lane, points) for k in [along])
+    part = _part(_usual(along), target.lanes, LONGEST if copies else BLOCK)
     rest = [a for a in axes if a not in (lane, step)]
-    block = Axis(f"{step.name}b", Index.of(-(-(along.extent.constant or 1) // part)))
+    block = Axis(f"{step.name}b", _count(along, part))
     m = Axis("m", product([a.extent for a in (*rest, block)]))
     digits = dict(zip((*rest, block), unflatten(Index.of(m), tuple(a.extent for a in (*rest, block))), strict=True))
     outer = {a: e for a, e in digits.items() if a != block}
     k, ends = _steps(digits[block] * part, part, along)
     here = here.substituted(outer | {along: digits[block] * part + k})
     blocks = _Blocks(k, part, target.panel, _together(here, lane, k, part, m.extent, target), [])
-    body = [blocks.over(axis, g) for axis, (g,) in split_goals([here], lane, points)]
+    body = [blocks.over(axis, g) for axis, (g,) in _pieces(here, lane, points)]
     edges = tuple(
         s
         for number, (axis, (g,)) in enumerate(others)
@@ -100,7 +101,28 @@ def _across(x: Load, lane: Axis) -> bool:
 
 
 def _long(axis: Axis) -> bool:
-    return (axis.extent.constant or 0) >= SHORTEST
+    return _usual(axis) >= SHORTEST
+
+
+def _usual(axis: Axis) -> int:
+    """The extent of an axis, or one that suits most where it is open."""
+    return OPEN if axis.extent.constant is None else axis.extent.constant
+
+
+def _count(axis: Axis, size: int) -> Index:
+    """How many pieces of so many elements an axis has, the last of which may be shorter."""
+    return floor_div(axis.extent + (size - 1), Index.of(size))
+
+
+def _points(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
+    """As `split_points`; empty for an axis of open extent on which no sign depends."""
+    whole = axis.extent.constant is None and not any(axis in axes_of(e) for e in signs)
+    return () if whole else split_points(axis, signs)
+
+
+def _pieces(goal: Goal, axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
+    """The goal over each subrange of an axis, or over all of it where there are no points."""
+    return split_goals([goal], axis, points) if points else [(axis, [goal])]
 
 
 def _part(extent: int, lanes: int, most: int) -> int:
@@ -121,7 +143,7 @@ def _part(extent: int, lanes: int, most: int) -> int:
 
 def _steps(begin: Index, part: int, along: Axis) -> tuple[Axis, tuple[Stmt, ...]]:
     """The axis of the steps of a block from `begin` on, and what finds its end where the last block is shorter."""
-    if (along.extent.constant or 1) % part == 0:
+    if along.extent.constant is not None and along.extent.constant % part == 0:
         return Axis("k", Index.of(part)), ()
     end = Axis("kn", along.extent + 1)
     return Axis("k", Index.of(end) - begin), (Bind(end, begin + part, along.extent),)
@@ -157,14 +179,14 @@ def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
     x, pitch = as_stored(goal.value), coefficient(goal.offset, step)
     if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
         return False
-    return 1 < (pitch.constant or 0) < FARTHEST and (not x.guards or isinstance(x.otherwise, Const))
+    return 1 < (pitch.constant or OPEN) < FARTHEST and (not x.guards or isinstance(x.otherwise, Const))
 
 
 def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
     """Steps without transposition: padding."""
     return tuple(
         s
-        for number, (axis, (g,)) in enumerate(split_goals([goal], lane, points))
+        for number, (axis, (g,)) in enumerate(_pieces(goal, lane, points))
         for s in written([g], [Level(step), Level(axis, "vector")], f"{prefix}_{number}")
     )
 
@@ -186,7 +208,7 @@ class _Blocks:
         """A loop over the blocks along an axis of the result."""
         copies = _copied(goal, axis, self.k)
         width = self.most if copies else self.most * self.together
-        block = Axis(f"{axis.name}b", Index.of(-(-(axis.extent.constant or 0) // width)))
+        block = Axis(f"{axis.name}b", _count(axis, width))
         end = Axis("jn", axis.extent + 1)
         begin = Index.of(block) * width
         body = self._copy(axis, goal, begin, end) if copies else self._work(axis, goal, begin, end)
@@ -198,9 +220,10 @@ class _Blocks:
         load = as_stored(goal.value)
         assert isinstance(load, Load)
         at = substitute(goal.offset, {self.k: ZERO, axis: begin})
-        pitch = (coefficient(goal.offset, self.k) or ZERO).constant or 0
+        pitch = coefficient(goal.offset, self.k)
+        assert pitch is not None
         bare = Load(load.source, load.index, load.dtype)
-        pack = Pack(goal.buffer, at, axis, begin, Index.of(end), self.k, bare, Index.of(pitch), apart=True)
+        pack = Pack(goal.buffer, at, axis, begin, Index.of(end), self.k, bare, pitch, apart=True)
         if not load.guards:
             return (pack,)
         assert load.otherwise is not None
