@@ -125,7 +125,9 @@ def convolutions() -> list[Case]:
     ]
 
 
-def turned(*shape: int, perm: tuple[int, ...], beside: bool = False, dtype: DType = F32, after: str = "Exp") -> Graph:
+def turned(
+    *shape: int | str, perm: tuple[int, ...], beside: bool = False, dtype: DType = F32, after: str = "Exp"
+) -> Graph:
     """A Transpose and something elementwise, with another tensor that lies as the result if there is one `beside`."""
     b = Build()
     x = b.node(after, b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=perm))
@@ -152,11 +154,18 @@ def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
 def blocks() -> list[Case]:
     """Blocks that are turned, plain and padded, and computed with."""
     shapes = ((17, 19), (8, 8), (9, 257), (331, 33), (64, 64), (513, 12), (7, 40), (1025, 33), (1037, 33))
+    sizes = ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 3, "W": 5}, {"N": 1, "H": 9, "W": 31})
+    lines = ({"H": 1, "W": 1}, {"H": 7, "W": 300}, {"H": 33, "W": 16})
     return [
         *(Case(f"turned_{a}_{b}", turned(a, b, perm=(1, 0))) for a, b in shapes),
         *(Case(f"turned_beside_{a}_{b}", turned(a, b, perm=(1, 0), beside=True)) for a, b in shapes),
         Case("turned_image", turned(2, 19, 5, 37, perm=(0, 2, 3, 1), beside=True)),
         Case("turned_back", turned(2, 5, 37, 19, perm=(0, 3, 1, 2), beside=True)),
+        Case("turned_any_lines", turned("H", "W", perm=(1, 0)), lines),
+        Case("turned_any_lines_beside", turned("H", "W", perm=(1, 0), beside=True, after="Relu"), lines),
+        Case("turned_any_image", turned("N", 19, "H", "W", perm=(0, 2, 3, 1), after="Identity"), sizes),
+        Case("turned_any_back", turned("N", "H", "W", 19, perm=(0, 3, 1, 2), beside=True), sizes),
+        Case("turned_any_half", turned("N", 19, "H", "W", perm=(0, 2, 3, 1), dtype=F16), sizes),
         Case("turned_half", turned(19, 33, perm=(1, 0), dtype=F16)),
         Case("turned_half_beside", turned(2, 19, 5, 37, perm=(0, 2, 3, 1), beside=True, dtype=F16)),
         Case("turned_half_image", turned(64, 40, perm=(1, 0), dtype=F16, after="Identity")),

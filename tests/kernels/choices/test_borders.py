@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, axes_of
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, statements
+from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, Store, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.schedule.cpu.candidates import CostRanking
 from onnxfuse.target import CPUS
@@ -47,6 +47,16 @@ def test_sides_are_exchanged(name: str) -> None:
 )
 def test_blocks_are_transposed_in_registers(name: str) -> None:
     assert Pack in kinds(name)
+
+
+@pytest.mark.parametrize("name", [c.name for c in CASES if c.name.startswith("turned_any")])
+def test_blocks_are_transposed_at_open_sizes(name: str) -> None:
+    """No element is stored by itself: where sides are powers of two, all lanes are in one set of L1."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    assert any(isinstance(s, Pack) for s in found)
+    assert not any(isinstance(s, Store) and s.scattered for s in found)
 
 
 @pytest.mark.parametrize(
