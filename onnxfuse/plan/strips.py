@@ -15,7 +15,7 @@ from onnxfuse.cost import OVERLAP, REUSABLE
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.ir.index import axes_of
+from onnxfuse.ir.index import Index, axes_of
 from onnxfuse.ir.indexing import coefficient, product, reach
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.chain import ChainedProduct, product_of, reduces
@@ -72,11 +72,12 @@ def _strips_refusal(
     (summed,) = (k for _, k in members if k.name == WEIGHTS)
     made = next((outputs for outputs, _ in members if read in outputs), None)
     image, result = _extents(graph, read), tuple(e.constant or 0 for e in kind.definitions[0].shape)
+    result = (image[0], *result[1:]) if image is not None else result
     window = _window_of(kind, read)
     if made is None or image is None or window is None or not all(result) or result[2] == 1:
         return _no(op)
     first = product_of(graph, summed)
-    if not first.plain or first.rows.constant != image[0] * image[2] * image[3] or not target.rows_of_line(image[3]):
+    if not first.plain or first.rows != _pixels(graph, read) or not target.rows_of_line(image[3]):
         return _no(op)
     apart, one = _microseconds(first, image, result, window, target)
     if one > LEAST[target.small_l2] * apart:
@@ -95,17 +96,22 @@ def follows_window(graph: Graph, members: Members, kind: Kind, target: Cpu) -> b
     here = product_of(graph, kind)
     made = next((outputs for outputs, _ in members if here.left in outputs), ())
     alone = all(len(graph.consumers().get(v, ())) == 1 and v not in graph.outputs for v in made)
-    rows = _extents(graph, here.left) if here.left is not None else None
-    return (
-        bool(made) and alone and here.plain and rows is not None and here.rows.constant == rows[0] * rows[2] * rows[3]
-    )
+    return bool(made) and alone and here.plain and here.left is not None and here.rows == _pixels(graph, here.left)
 
 
 def _extents(graph: Graph, value: str) -> tuple[int, ...] | None:
-    """The shape of an image of float32, if it is known."""
+    """The shape of images of float32, if it is known; of any number of images, that of one."""
     t = graph.types.get(value)
-    found = tuple(e.constant for e in t.shape if e.constant) if t is not None and t.dtype == F32 else ()
-    return found if len(found) == IMAGE else None
+    if t is None or t.dtype != F32 or len(t.shape) != IMAGE:
+        return None
+    found = (t.shape[0].constant if t.shape[0].constant is not None else 1, *(e.constant or 0 for e in t.shape[1:]))
+    return found if all(found) else None
+
+
+def _pixels(graph: Graph, value: str) -> Index | None:
+    """How many pixels some images of float32 have together; None where their shape is not known."""
+    t = graph.types.get(value)
+    return product([t.shape[0], *t.shape[2:]]) if t is not None and _extents(graph, value) is not None else None
 
 
 def _window_of(kind: Kind, image: str) -> _Window | None:

@@ -21,7 +21,7 @@ from onnxfuse.plan.legality import CPU
 from onnxfuse.target import CPUS, Cpu
 
 BLOCK = """<ir_version: 8, opset_import: ["" : 17]>
-block (float[1, {depth}, {side}, {side}] x) => (float[1, 24, P, Q] y{more}) {{
+block (float[{images}, {depth}, {side}, {side}] x) => (float[{images}, 24, P, Q] y{more}) {{
   a = Conv (x, w) b = Relu (a)
   c = Conv <group = {channels}, strides = [{stride}, {stride}], pads = [1, 1, 1, 1]> (b, v) d = Relu (c)
   e = Conv (d, u) {tail} }}"""
@@ -31,10 +31,10 @@ FAST = replace(SLOW, l3_gbps=200.0, barrier_us=0.0, dispatch_us=0.0)
 
 def planned(
     side: int | str, channels: int = 96, stride: int = 2, more: str = "", tail: str = "y = Relu (e)",
-    depth: int = 16, target: Cpu = SLOW, **options: str,
+    depth: int = 16, target: Cpu = SLOW, images: int | str = 1, **options: str,
 ) -> Plan:  # fmt: skip
     proto = onnx.parser.parse_model(
-        BLOCK.format(side=side, channels=channels, stride=stride, more=more, tail=tail, depth=depth)
+        BLOCK.format(side=side, channels=channels, stride=stride, more=more, tail=tail, depth=depth, images=images)
     )
     for name, shape in (("w", (channels, depth, 1, 1)), ("v", (channels, 1, 3, 3)), ("u", (24, channels, 1, 1))):
         proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
@@ -59,6 +59,11 @@ def test_images_that_stay_in_the_cores_caches_do_not(side: int, channels: int, d
     made = planned(side, channels, depth=depth, stride=1)
     assert sizes(made) == [2, 2, 2]
     assert any(d.code == "E-COST" and "by strips of lines" in d.reason for d in made.decisions)
+
+
+def test_any_number_of_large_images_does() -> None:
+    assert sizes(planned(112, images="N")) == [6]
+    assert sizes(planned(14, 576, depth=96, stride=1, images="N")) == [2, 2, 2]
 
 
 def test_nor_do_large_ones_where_the_shared_cache_is_fast() -> None:

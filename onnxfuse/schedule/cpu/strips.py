@@ -83,7 +83,7 @@ def strips_of(parts: Sequence[AlignedJobs], layouts: Mapping[str, Layout], targe
         return None
     reads = [x for x in window.reads if x.source == image.nest.name]
     plain = window.tiled is None and windows(window) and window.nest.dtype == F32 and len(window.nest.dims) == RANK
-    if not plain or len(reads) != 1 or any(e.constant is None for e in window.nest.shape):
+    if not plain or len(reads) != 1 or any(e.constant is None for e in window.nest.shape[1:]):
         return None
     read = reads[0].index[LINE]
     line = next((a for a in window.nest.axes if window.nest.dims[LINE] == Index.of(a)), None)
@@ -101,7 +101,7 @@ def _reads(job: Job, parts: Sequence[AlignedJobs]) -> bool:
 
 def _tile_rows(job: Job, target: Cpu) -> int | None:
     """Rows of the highest register tile of a line of a convolution; None if such tiles would be low."""
-    if not goes_by_rows(job) or job.tiled is None or len(job.nest.dims) != RANK:
+    if not goes_by_rows(job, images=True) or job.tiled is None or len(job.nest.dims) != RANK:
         return None
     place = job.tiled.rows[-1]
     by_lines = job.nest.dims[-1] == Index.of(place)
@@ -132,16 +132,16 @@ def strip_candidates(s: Strips, places: dict[str, Place], target: Cpu) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """The extents of an image."""
+    """The extents of images, of which there may be any number."""
 
-    count: int
+    count: Index
     channels: int
     height: int
     width: int
 
 
 def _image_of(job: Job) -> _Image:
-    return _Image(*(e.constant or 1 for e in job.nest.shape))
+    return _Image(job.nest.shape[0], *(e.constant or 1 for e in job.nest.shape[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def _strip(s: Strips, parts: int) -> _Strip | None:
         return None
     low, high = lines
     strips, extent = made.count * parts, image.height
-    u, u0, u1 = (Axis(name, Index.of(strips + more)) for name, more in (("u", 0), ("u0", 0), ("u1", 1)))
+    u, u0, u1 = (Axis(name, strips + more) for name, more in (("u", 0), ("u0", 0), ("u1", 1)))
     y0, y1 = (Axis(name, Index.of(made.height + more)) for name, more in (("y0", 0), ("y1", 1)))
     h0, h1, h = (Axis(name, Index.of(extent + more)) for name, more in (("h0", 0), ("h1", 1), ("h", 1)))
-    n, goes_on = Axis("n", Index.of(made.count)), Axis("goes", Index.of(2))
+    n, goes_on = Axis("n", made.count), Axis("goes", Index.of(2))
     each = modulo(Index.of(u), Index.of(parts))
     known = least(stride * Index.of(y0) + (high + 1 - stride), Index.of(extent))
     bounds = (

@@ -210,12 +210,16 @@ def with_prologue(jobs: Sequence[Job]) -> bool:
     return len(jobs) > 1 and len(products) > 0 and plain and floats and all(map(goes_by_rows, products))
 
 
-def goes_by_rows(job: Job) -> bool:
-    """Whether a job is a contraction with weights, by plain float32 tiles, of a known number of rows."""
+def goes_by_rows(job: Job, *, images: bool = False) -> bool:
+    """Whether a job is a contraction with weights, by plain float32 tiles, of a known number of rows.
+
+    Of rows for each of any number of `images`, if that is asked for.
+    """
     t = job.tiled
     if t is None or t.product != SINGLE or t.parts or t.lines is not None or t.batch or t.along_rows:
         return False
-    return bool(t.rows) and all(a.extent.constant is not None for a in t.rows)
+    open_axes = [a for a in t.rows if a.extent.constant is None]
+    return bool(t.rows) and (not open_axes or (images and open_axes == [t.rows[0]] and len(t.rows) > 1))
 
 
 def _alone(job: Job) -> bool:

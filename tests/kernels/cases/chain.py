@@ -95,7 +95,13 @@ def prologues() -> list[Case]:
 
 
 def inverted(
-    size: tuple[int, int], channels: tuple[int, ...], *, kernel: int = 3, stride: int = 1, images: int = 1, **also: bool
+    size: tuple[int, int],
+    channels: tuple[int, ...],
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    images: int | str = 1,
+    **also: bool,
 ) -> Graph:
     """A convolution, a depthwise one and, with three numbers of channels, another; perhaps with the input added."""
     b = Build()
@@ -120,6 +126,8 @@ def strips() -> list[Case]:
         "strips_wide": inverted((29, 14), (8, 40, 17), kernel=5),
         "strips_steps": inverted((27, 28), (8, 33, 16), kernel=5, stride=2),
         "strips_images": inverted((14, 14), (16, 64, 16), images=3, added=True),
+        "strips_any_images": inverted((14, 14), (16, 64, 16), images="N", added=True),
+        "strips_any_apart": inverted((28, 28), (16, 48, 24), stride=2, images="N"),
         "strips_two": inverted((28, 14), (24, 48)),
         "strips_kept": inverted((28, 14), (24, 48, 16), both=True),
     }
@@ -127,7 +135,8 @@ def strips() -> list[Case]:
     y = b.node("Conv", b.input("x", 1, 8, 56, 56), scaled(b, 32, 8, 3, 3), b.weights(32), pads=(1,) * 4, strides=(2, 2))
     y = b.node("MaxPool", b.node("Relu", y, out="image"), kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4)
     made["strips_pool"] = b.graph(y)
-    return [Case(name, g, last=("x", *g.outputs)) for name, g in made.items()]
+    counts = {name: ({"N": 1}, {"N": 3}) for name in made if "any" in name}
+    return [Case(name, g, counts.get(name, ({},)), last=("x", *g.outputs)) for name, g in made.items()]
 
 
 CASES: tuple[Case, ...] = (*chains(), *images(), *prologues(), *strips())

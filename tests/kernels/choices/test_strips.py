@@ -41,9 +41,10 @@ def test_strips_of_any_number_of_lines_compute_the_same(name: str, way: int) -> 
     case = STRIPS[name]
     kernel = by_strips(case, way)
     assert verify(kernel) == ()
-    found = interpret(kernel, fed(kernel, case, 0), BUILDS[TARGET].lanes)
-    for p, got in zip(kernel.outputs, found, strict=True):
-        check(got, p.dtype, *(packed(p.layout, a) for a in expected(case, 0)[p.value]))
+    for number in range(len(case.sizes)):
+        found = interpret(kernel, fed(kernel, case, number), BUILDS[TARGET].lanes)
+        for p, got in zip(kernel.outputs, found, strict=True):
+            check(got, p.dtype, *(packed(p.layout, a) for a in expected(case, number)[p.value]))
 
 
 @pytest.mark.parametrize("name", ["strips_added", "strips_apart", "strips_steps"])
