@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from onnxfuse.cost.serial import contraction
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import flatten, product, unflatten
+from onnxfuse.ir.indexing import flatten, product
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import ProductKind, Unit
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
+from onnxfuse.schedule.cpu.groups import by_group, digits_of, group_axis
 from onnxfuse.schedule.cpu.tiles import (
     PACKED,
     TABLE,
@@ -95,7 +96,7 @@ def gemm_schedules(t: Tiled, offset: Index, target: Cpu) -> tuple[GemmSchedule, 
     The left side A is read unpacked, or packed first. Tasks divide the rows (M), tile by tile if weights stay in L2,
     else in blocks, or the columns (N): then blocks have as many rows as fit in L2, or there are k-splits for which all
     rows fit. If A has to be packed, each task may pack its own rows. Schedules with the least memory traffic come
-    first.
+    first. With batch axes, tasks divide those too, and A is read unpacked.
     """
     tile_rows, *lower = tile_heights(t, offset, target)
     lows = [s for h in lower for s in _schedules(t, offset, h, target) if not s.packed]
@@ -112,11 +113,12 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     kind = t.product
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tile_rows), -(-n // target.panel)
     must = t.left.dtype != kind.left or bool(t.parts) or t.along_rows
-    may = must or (not kind.exact and m != 1 and panel_count > 1)
+    groups = product([a.extent for a in t.batch]).constant or 1
+    may = must or (not kind.exact and m != 1 and panel_count > 1 and not t.batch)
     tile = kind.left.bytes * tile_rows * k
     lines = tile if must else kind.left.bytes * elements_read(t, offset, tile_rows, k)
     here = count if must else min(count, max(1, POINTERS // (segments * tile_rows)))
-    share = -(-count // (2 * target.cores))  # tiles of a task, if all cores get some
+    share = -(-count * groups // (2 * target.cores))  # tiles of a task, if all cores get some
 
     def fitting(eighths: int, size: int, most: int) -> int:
         """Tiles of `size` bytes of a block, from 1 to `most`: what fits in `eighths` of L2; even if weights stream."""
@@ -202,8 +204,7 @@ def gemm_candidates(
     schedules = (*usual, *tuning_schedules(usual, tiled, target)) if every else usual
     panel = tiled.panel
     m, first, end = (Axis(name, schedules[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
-    digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
-    shared = dict(zip(tiled.rows, digits, strict=True))
+    shared = digits_of(m, tiled.rows) | digits_of(group_axis(tiled), tiled.batch)
     apart = (
         SUMS,
         (Index.of(panel) * schedules[0].places + schedules[0].rows_before(Axis("t", schedules[0].tiles), first))
@@ -373,13 +374,15 @@ def _main_phase(
     splits += [] if s.packed_by_task else [Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
+    body, divided = by_group(tiled, (*prologue, loop), tuple(splits))
+    return Phase(divided, _serial_time(s, tiled, target), tuple(frame.locals), body, few=few)
 
 
 def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
     """Picoseconds of one core."""
     columns = product([a.extent for a in t.columns])
-    time = contraction(s.rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
+    rows = s.rows * group_axis(t).extent
+    time = contraction(rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
     if t.zeros is not None:
         time = time + s.rows * columns * target.serial.quantization
     return time if time != ZERO else ONE

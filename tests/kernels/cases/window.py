@@ -138,6 +138,8 @@ def convolutions() -> list[Case]:
         conv("groups66", (1, 132, 5, 7), (92, 66, 3, 3), group=2, **three),  # in tiles, a third of a panel is unused
         conv("groups66_line", (2, 132, 11), (132, 66, 8), group=2, pads=(4, 4), last="y", after="residual"),
         conv("groups66_points", (1, 198, 9), (198, 66, 1), group=3, last=""),
+        *(conv(f"groups66_way_{way}", (1, 132, 7, 9), (140, 66, 3, 3), group=2, **three, way=way) for way in range(4)),
+        conv("groups66_lower", (1, 66, 9, 8), (66, 22, 3, 3), group=3, strides=(2, 2), **three, form=1),
         conv("groups6", (1, 24, 6, 6), (24, 6, 3, 3), group=4, **three),  # lanes of several groups do not line up
         conv("groups_widen", (1, 16, 6, 6), (32, 4, 3, 3), group=4, **three),
         conv("groups_lone", (1, 32, 1, 1), (32, 8, 1, 1), group=4),
