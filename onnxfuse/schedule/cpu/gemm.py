@@ -31,6 +31,7 @@ from onnxfuse.schedule.cpu.tiles import (
     half_panel,
     left_load,
     padding_of,
+    pieces_of,
     quantized_left,
     right_offset,
     tile_window,
@@ -108,15 +109,15 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
-    segments = product([s.extent for s in t.pieces]).constant or 1
+    segments = (depth.constant or 0) // t.segment if t.segment else product([s.extent for s in t.pieces]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     kind = t.product
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tile_rows), -(-n // target.panel)
-    must = t.left.dtype != kind.left or bool(t.parts) or t.along_rows
+    must = t.left.dtype != kind.left or (bool(t.parts) and not t.segment) or t.along_rows
     groups = product([a.extent for a in t.batch]).constant or 1
     may = must or (not kind.exact and m != 1 and panel_count > 1 and not t.batch)
     tile = kind.left.bytes * tile_rows * k
-    lines = tile if must else kind.left.bytes * elements_read(t, offset, tile_rows, k)
+    lines = tile if must or t.parts else kind.left.bytes * elements_read(t, offset, tile_rows, k)
     here = count if must else min(count, max(1, POINTERS // (segments * tile_rows)))
     share = -(-count * groups // (2 * target.cores))  # tiles of a task, if all cores get some
 
@@ -138,7 +139,7 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
             candidates = [all_rows[1], *candidates, all_rows[0]]
         else:
             candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
-        if must and None not in (m, depth.constant):
+        if (must or t.parts) and None not in (m, depth.constant):
             most = (share, max(1, share // FINER)) if t.along_rows else (share,)
             blocks = [fitting(4, tile, tiles_) for tiles_ in most]
             candidates[:0] = [replace(by_rows, packed_by_task=True, block=block) for block in blocks]
@@ -303,17 +304,19 @@ def _rows(
             frame.local(PACKED, s.packed_depth * (s.tile_rows * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot, target)),)
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.k_splits))))
-    load = left_load(t.left, (*t.ranges, *t.columns), t.pieces, frame)
-    even = t.zeros is None and even_rows(t, t.rows, load, m, s.tile_rows, frame.places)
-    entries = s.segments * (EVEN_ENTRIES if even else s.tile_rows)
+    pieces = pieces_of(t, frame)
+    even = t.zeros is None and all(even_rows(t, t.rows, x, m, s.tile_rows, frame.places) for x, _, _ in pieces)
+    pitch = EVEN_ENTRIES if even else s.tile_rows
+    entries, length = s.segments * pitch, Index.of(t.segment) if t.segment else t.reach
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
-    end = Index.of(Axis("m1", s.rows + 1))
-    point = RowPointer(
-        TABLE, m, Index.of(first), end, s.tile_rows, t.pieces, load, t.reach, here * entries, even, padding
-    )
+    span = (Index.of(first), Index.of(Axis("m1", s.rows + 1)), s.tile_rows)
+    points = [
+        RowPointer(TABLE, m, *span, axes, load, length, here * entries + before * pitch, even, padding)
+        for load, axes, before in pieces
+    ]
     if quantization is not None:
-        return _Rows((block.loop(point),), quantized_left(t, here * entries, quantization, s.tile_rows))
-    return _Rows((block.loop(point),), Pointers(TABLE, here * entries, s.segments, t.length, even))
+        return _Rows((block.loop(*points),), quantized_left(t, here * entries, quantization, s.tile_rows))
+    return _Rows((block.loop(*points),), Pointers(TABLE, here * entries, s.segments, length, even))
 
 
 def _main_phase(

@@ -268,6 +268,8 @@ def concatenations() -> list[Case]:
         joined("joined3_groups", (16, 8, 3, 3), ((1, 12, 8, 8), (1, 4, 8, 8)), last="xy", group=2, **three),
         joined("joined3_depth", (20, 1, 3, 3), ((1, 16, 7, 7), (1, 4, 7, 7)), last="xy", group=20, **three),
         joined("joined1_stride", (20, 23, 1, 1), last="xy", strides=(2, 2)),
+        joined("joined1_segments", (70, 56, 1, 1), ((1, 16, 9, 11), (1, 32, 9, 11), (1, 8, 9, 11)), last="xy"),
+        joined("joined1_segments_lines", (70, 48, 1, 1), ((2, 16, 8, 28), (2, 32, 8, 28)), last="xy", strides=(2, 2)),
         joined("joined_tall", (20, 23, 3, 1), last="xy", pads=(1, 0, 1, 0)),
         joined("joined_line", (20, 23, 5), ((1, 16, 13), (1, 7, 13)), pads=(2, 2)),
         joined("joined_any", (20, 13, 3, 3), any_image, last="xy", **three,

@@ -51,6 +51,9 @@ def tiles(name: str) -> list[Tile]:
         ("conv3_packed_parts", "packed"),
         ("gemm_17_31_37", "even"),
         ("gemm_deep_43", "packed"),
+        ("joined1_segments", "even"),  # of eight channels, seven in all
+        ("joined1_segments_lines", "even"),
+        ("joined1_stride", "packed"),  # 16 and 7 channels have no segments in common
     ],
 )
 def test_the_left_side_of_a_tile(name: str, kind: str):
