@@ -38,6 +38,7 @@ from onnxfuse.schedule.cpu.tiles import (
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
@@ -221,7 +222,7 @@ def gemm_candidates(
             finishes[sums, s.tile_rows] = epilogue(
                 job, frame, panel, target.panel, m, Index.of(end), sums, prefetch=True, early=early
             )
-        phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
+        phases = [_main_phase(job, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
         scratch = []
         if s.packed and not s.packed_by_task:
             phases.insert(0, _pack_phase(tiled, s, frame, m, first, target))
@@ -320,7 +321,7 @@ def _rows(
 
 
 def _main_phase(
-    tiled: Tiled,
+    job: Job,
     s: GemmSchedule,
     frame: Frame,
     m: Axis,
@@ -331,6 +332,8 @@ def _main_phase(
     finish: tuple[Stmt, ...],
 ) -> Phase:
     """The phase of tiles over all rows and columns; `sums` is where they accumulate, `finish` their epilogue."""
+    tiled = job.tiled
+    assert tiled is not None
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
@@ -377,7 +380,7 @@ def _main_phase(
     splits += [] if s.packed_by_task else [Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    body, divided = by_group(tiled, (*prologue, loop), tuple(splits))
+    body, divided = by_group(job, (*prologue, loop), tuple(splits), frame.places)
     return Phase(divided, _serial_time(s, tiled, target), tuple(frame.locals), body, few=few)
 
 

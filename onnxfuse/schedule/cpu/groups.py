@@ -10,10 +10,12 @@ from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Split, Stmt
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.analysis.memory import Nest, Place
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import Cpu
 
+LINE = 64  # bytes of a cache line
 LARGEST = 64  # channels of a group above which register tiles are faster
 
 
@@ -52,15 +54,26 @@ def digits_of(flat: Axis, axes: Sequence[Axis]) -> dict[Axis, Index]:
     return dict(zip(axes, unflatten(Index.of(flat), tuple(a.extent for a in axes)), strict=True))
 
 
-def by_group(t: Tiled, body: tuple[Stmt, ...], splits: tuple[Split, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+def shared_lines(stored: Sequence[Nest], axes: Sequence[Axis], places: Mapping[str, Place]) -> bool:
+    """Whether one line is stored to for several values of an axis: cores that divide it take turns at the line."""
+    held = [n for n in stored if n.name in places]
+    steps = [(n, coefficient(places[n.name].offset(n.dims), a)) for n in held for a in axes if a.extent != ONE]
+    return any(s is not None and 0 < abs(s.constant or 0) * n.dtype.bytes < LINE for n, s in steps)
+
+
+def by_group(
+    job: Job, body: tuple[Stmt, ...], splits: tuple[Split, ...], places: Mapping[str, Place]
+) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """The body of a phase and how it is divided, for all groups of a contraction.
 
-    Groups are divided among tasks first, then the first of the `splits` of one group.
+    Groups are divided among tasks first, unless they share lines of the result, and the first of the `splits` of one.
     """
-    if not t.batch:
+    t = job.tiled
+    if t is None or not t.batch:
         return body, splits
     g, (first, *others) = group_axis(t), splits
     whole = tuple(bind for s in others for bind in (Bind(s.first, ZERO), Bind(s.last, s.extent)))
     lo, hi = Axis("g0", g.extent), Axis("g1", g.extent + 1)
     loop = Loop(g, Index.of(lo), Index.of(hi), "serial", (*whole, *body))
-    return (loop,), (Split(lo, hi, g.extent), first)
+    groups = Split(lo, hi, g.extent)
+    return (loop,), (first, groups) if shared_lines([job.nest], t.batch, places) else (groups, first)

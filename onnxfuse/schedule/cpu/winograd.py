@@ -136,7 +136,7 @@ class _Winograd:
             firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
-        body, splits = by_group(self.tiled, body, splits)
+        body, splits = by_group(self.job, body, splits, self.places)
         return Phase(splits, self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
