@@ -33,7 +33,7 @@ def scores(heads: int, last: tuple[str, ...]) -> Case:
 
 @pytest.mark.parametrize("heads", [3, 8])
 def test_tasks_of_a_softmax_divide_lines(heads: int) -> None:
-    """Two cores that store every other element of a line wait for it: 118 us instead of 12."""
+    """Two cores that store every other element of a line wait for it: 118 us instead of 21."""
     (phase,) = made(softmax(heads)).phases
     assert phase.rows is not None
     row, _ = phase.rows
