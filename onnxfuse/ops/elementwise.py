@@ -183,7 +183,7 @@ def dropout(view: View) -> tuple[Definition, ...]:
 
 
 def batch_normalization(view: View) -> tuple[Definition, ...]:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel."""
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel, with statistics that are given."""
     if view.attr("training_mode", 0) or any(view.node.outputs[1:]):
         raise view.refuse("E-NO-KERNEL", "training mode", "export the model for inference: one output, training_mode 0")
     if not view.attr("spatial", 1):
@@ -342,5 +342,5 @@ ROWS: tuple[Row, ...] = (
     Row("Clip", clip),
     Row("PRelu", prelu, since=7),
     Row("Dropout", dropout, since=7),
-    Row("BatchNormalization", batch_normalization, since=7),
+    Row("BatchNormalization", batch_normalization, since=7, until=13),
 )

@@ -12,6 +12,7 @@ from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, modulo
 from onnxfuse.ir.indexing import flatten
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast, const
+from onnxfuse.ops.elementwise import batch_normalization
 from onnxfuse.ops.reduction import reduced_axes
 from onnxfuse.ops.spec import Define, Definition, Row, Spell, Speller, View
 from onnxfuse.ops.stages import At, Element, Normal, Stages, exponential, here, logarithm, square, total, wide
@@ -185,6 +186,33 @@ def _per_channel(view: View, value: Scalar, channel: Index) -> Scalar:
     return apply("add", apply("mul", value, scale), bias)
 
 
+def trained_normalization(view: View) -> tuple[Definition, ...]:
+    """BatchNormalization; in training mode by the statistics of this batch, which the running ones become a part of.
+
+    Frameworks export the standardization of weights as such a node.
+    """
+    if not view.attr("training_mode", 0) or len(view.node.outputs) < 3:
+        return batch_normalization(view)
+    s, have, x = Stages(view), view.ranked(0, 2), wide(view)
+    over, kept, channels = (0, *range(2, len(have))), view.attr("momentum", 0.9), have[1:2]
+    if any(view.shape(i) != channels for i in (1, 2, 3, 4)):
+        raise view.unsized(f"statistics of another length than {channels[0]!r} channels", channels)
+    normal = s.normalized(have, over, x, view.attr("epsilon", 1e-5))
+    s.output(have, lambda at: _per_channel(view, normal.value(at), at[1]))
+
+    def running(i: int, now: Element) -> Element:
+        def value(at: At) -> Scalar:
+            new, old = now((ZERO, at[0], *(ZERO,) * (len(have) - 2))), view.load(i, at)
+            parts = zip((cast(old, new.dtype), new), (kept, 1 - kept), strict=True)
+            return apply("add", *(apply("mul", part, const(share, new.dtype)) for part, share in parts))
+
+        return value
+
+    for k, now in ((1, normal.mean), (2, normal.variance)):
+        s.output(channels, running(2 + k, now), k=k, dtype=view.dtype(2 + k))
+    return tuple(s.made)
+
+
 BY_GROUP = 20  # the last opset in which scale and bias of GroupNormalization are by group, not by channel
 
 
@@ -322,6 +350,7 @@ ROWS: tuple[Row, ...] = (
     Row("SimplifiedLayerNormalization", simplified_layer_normalization, spell=spelled_normalization(centred=False)),
     Row("RMSNormalization", rms_normalization),
     Row("InstanceNormalization", instance_normalization),
+    Row("BatchNormalization", trained_normalization, since=14),
     Row("GroupNormalization", group_normalization, since=BY_GROUP + 1),
     Row("GroupNormalization", group_normalization, until=BY_GROUP, spell=_spelled_groups),
     Row("MeanVarianceNormalization", mean_variance_normalization, spell=_spelled_by_axes),

@@ -121,13 +121,14 @@ class Stages:
             value = spread(at)
             return apply("sqrt", apply("add", value, const(epsilon, value.dtype)))
 
-        return Normal(lambda at: apply("div", centre(at), deviation(at)), mu or centre, deviation)
+        return Normal(lambda at: apply("div", centre(at), deviation(at)), mu or centre, spread, deviation)
 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """A normalized value, the mean that was subtracted and the deviation that it was divided by."""
+    """A normalized value, the mean that was subtracted, the variance and the deviation that it was divided by."""
 
     value: Element
     mean: Element
+    variance: Element
     deviation: Element

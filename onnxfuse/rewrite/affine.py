@@ -67,7 +67,9 @@ def affine_of(work: MutableGraph, node: Node) -> Affine:
 
 
 def _normalization(work: MutableGraph, node: Node) -> Affine:
-    work.definitions(work.maker[node.outputs[0]])  # raises Miss for training mode and statistics per element
+    work.definitions(work.maker[node.outputs[0]])  # raises Miss for statistics per element
+    if any(node.outputs[1:]):
+        raise Miss("statistics are those of the values themselves")
     rank = len(work.type(node.inputs[0]).shape)
     epsilon = work.view(node).attr("epsilon", 1e-5)
     gamma, beta, mean, variance = (work.array(i).astype(np.float64) for i in node.inputs[1:5])

@@ -1,4 +1,4 @@
-"""BatchNormalization in training mode stays unchanged, with all its outputs, between kernels."""
+"""BatchNormalization in training mode is fused since opset 14; before, it stays unchanged, with all its outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.models.fused import Array
 from tests.models.test_bodies import built, worst
 from tests.models.test_networks import needs_compiler
 
@@ -34,18 +35,47 @@ def network(opset: int, outputs: int, read: bool, **attrs: int) -> onnx.ModelPro
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
 
 
-@pytest.mark.parametrize(
-    ("opset", "outputs", "read", "attrs"),
-    [(15, 3, True, {"training_mode": 1}), (14, 3, False, {"training_mode": 1}), (9, 5, False, {})],
-)
-def test_what_is_trained_stays(opset: int, outputs: int, read: bool, attrs: dict[str, int], tmp_path: Path) -> None:
+def images() -> list[dict[str, Array]]:
+    """Batches of several sizes."""
+    random = np.random.default_rng(5)
+    return [{"x": random.normal(size=(n, 3, h, 7)).astype(np.float32)} for n, h in ((1, 1), (2, 5), (5, 16))]
+
+
+def test_what_is_trained_without_running_statistics_stays(tmp_path: Path) -> None:
     """Before opset 14 the runtime gives none of the statistics."""
-    result = built(network(opset, outputs, read, **attrs), tmp_path)
+    result = built(network(9, 5, read=False), tmp_path)
     (refused,) = [r for r in result.refusals if "training mode" in r.reason]
     assert (result.kernels, result.nodes_left, refused.code) == (2, 1, "E-NO-KERNEL")
-    random = np.random.default_rng(5)
-    sets = [{"x": random.normal(size=(n, 3, h, 7)).astype(np.float32)} for n, h in ((1, 1), (2, 5), (5, 16))]
-    assert worst(tmp_path, result, sets) <= 2e-6
+    assert worst(tmp_path, result, images()) <= 2e-6
+
+
+@pytest.mark.parametrize(("opset", "read"), [(15, True), (14, False)])
+def test_what_is_trained_is_fused(opset: int, read: bool, tmp_path: Path) -> None:
+    result = built(network(opset, 3, read, training_mode=1), tmp_path)
+    assert result.nodes_left == 0, result.refusals
+    assert worst(tmp_path, result, images()) <= 5e-6
+
+
+def test_standardized_weights_are_constants(tmp_path: Path) -> None:
+    """Networks without normalized values export the standardization of weights as such a node.
+
+    The runtime computes it with running statistics in the memory of those before, so that these have no other reader.
+    """
+    random = np.random.default_rng(6)
+    stored = {"v": random.normal(size=(1, 8, 27)), **{name: random.random(8) for name in ("s", "t", "mean", "var")}}
+    nodes = [
+        helper.make_node("BatchNormalization", ["v", "s", "t", "mean", "var"], ["b", "m", "n"], training_mode=1),
+        helper.make_node("Reshape", ["b", "to"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    kept = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()]
+    kept.append(numpy_helper.from_array(np.array([8, 3, 3, 3]), "to"))
+    x, y = helper.make_tensor_value_info("x", 1, ["N", 3, "H", 7]), helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], kept)
+    result = built(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path)
+    assert (result.kernels, result.nodes_left) == (1, 0), result.refusals
+    assert worst(tmp_path, result, images()) <= 2e-6
 
 
 def test_what_was_trained_is_fused(tmp_path: Path) -> None:

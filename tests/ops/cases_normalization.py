@@ -65,6 +65,12 @@ def normalizations() -> list[Case]:
         for opset, attrs in ((6, {}), (13, {"epsilon": 1e-2}), (22, {})):
             factor = STEPS if length > 1 else 400 * STEPS  # x - mean is 0, but not where it is x/s - mean/s
             out.append(Case("InstanceNormalization", given, attrs, opset, length=length, factor=factor))
+    for shape in ((2, 3, 5), (1, 16, 27), (3, 2, 4, 5), (4, 3)):
+        c, length = shape[1], int(np.prod(shape)) // shape[1]
+        given = (data(*shape), *(data(c, seed=k) for k in (1, 2, 3)), data(c, low=0.5, high=2, seed=4))
+        for opset, momentum in ((14, 0.9), (15, 1.0), (17, 0.25)):
+            attrs = {"training_mode": 1, "momentum": momentum}
+            out.append(Case("BatchNormalization", given, attrs, opset, 3, length=length, factor=STEPS))
     return out
 
 

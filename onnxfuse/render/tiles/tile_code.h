@@ -115,6 +115,40 @@ template <int Entries, class Left> ONNXFUSE_INLINE bool is_padding(const Left* c
   return true;
 }
 
+// Chains of sums of one row, whose sums alone would wait for each other, and iterations ahead of which its panels are
+// prefetched: they are a stream from memory, which is read at the pace at which it comes.
+constexpr int CHAINS = 4, STREAM = 64;
+
+template <bool Wide, class P, class Left, class Right>
+ONNXFUSE_INLINE void one_row(const Left* row, i64 length, const Right* b, vf (&sum)[1][2]) {
+  constexpr int ROUND = P::PARTS * P::WIDE;
+  vf chain[CHAINS][2] = {};
+  auto step = [&](int u) HOLE {
+#pragma GCC unroll 2
+    for (int part = 0; part < P::PARTS; part++) {
+      auto one = P::spread(row + part * P::WIDE);
+      chain[u][0] = P::add(chain[u][0], one, P::panel(b, part));
+      if constexpr (Wide) chain[u][1] = P::add(chain[u][1], one, P::panel(b + LANES * ROUND, part));
+    }
+    row += ROUND;
+    b += PANEL * ROUND;
+  };
+  i64 k = 0;
+#pragma GCC unroll 1
+  for (; k + CHAINS * ROUND <= length; k += CHAINS * ROUND) {
+#pragma GCC unroll 4
+    for (int u = 0; u < CHAINS; u++) {
+      prefetch_l1(b + STREAM * PANEL * ROUND);
+      if (Wide && PANEL * ROUND * sizeof(Right) > 64) prefetch_l1(b + (STREAM * PANEL + LANES) * ROUND);
+      step(u);
+    }
+  }
+#pragma GCC unroll 1
+  for (; k < length; k += ROUND) step(0);
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; v++) sum[0][v] += (chain[0][v] + chain[1][v]) + (chain[2][v] + chain[3][v]);
+}
+
 // Inner rows are addressed relative to every third one, to save address registers. The first and the last have pointers of
 // their own, since at the edges of an image they may be padding.
 template <int Rows, bool Wide, class Left, class Right>
@@ -131,6 +165,11 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
       continue;
     }
     const Left *first = table[0], *last = table[agreed::EVEN_ENTRIES - 1], *p[BASES + 1];
+    if constexpr (Rows == 1) {
+      one_row<Wide, P>(first, length, b, sum);
+      b += (length + ROUND - 1) / ROUND * (PANEL * ROUND);
+      continue;
+    }
     const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
     for (int i = 0; i < BASES; i++) p[i] = table[1] + 3 * i * stride;
@@ -159,6 +198,11 @@ void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, co
       b += length * PANEL;
       continue;
     }
+    if constexpr (Rows == 1) {
+      one_row<Wide, P>(table[0], length, b, sum);
+      b += (length + ROUND - 1) / ROUND * (PANEL * ROUND);
+      continue;
+    }
     if constexpr (UNROLLED > 1) {
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) held[i] = table[i];
@@ -180,6 +224,10 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   for (int i = 0; i < Rows; i++) {
     sum[i][0] = more ? load(out + i * PANEL) : vf{};
     sum[i][1] = Wide && more ? load(out + i * PANEL + LANES) : vf{};
+  }
+  if constexpr (Rows == 1) {
+    one_row<Wide, P>(a, depth, b, sum);
+    return finish<Wide>(sum, out);
   }
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   ONNXFUSE_ROUNDS(depth, {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import rebuild, walk
+from onnxfuse.ir.compose import loads, rebuild, walk
 from onnxfuse.ir.graph import TensorType
 from onnxfuse.ir.index import ONE, Atom, Axis, Index, Loaded, Symbol, symbols_of
 from onnxfuse.ir.indexing import transform
@@ -32,6 +32,17 @@ class Canonical:
     conditions: tuple[Index, ...]
     layouts: tuple[tuple[str, Layout], ...] = ()
     apart: tuple[str, ...] = ()  # values that have phases of their own
+
+
+def weights_of(definitions: Sequence[Definition], constants: Container[str]) -> frozenset[str]:
+    """The constants that only sums read: these may be stored in another layout for register tiles."""
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for d in definitions:
+        summed = {n for r in walk(d.value) if isinstance(r, Reduce) for b in r.body for n in loads(b)}
+        inside |= {n.source for n in summed}
+        outside |= {n.source for n in loads(d.value) if n not in summed}
+    return frozenset(s for s in inside - outside if s in constants)
 
 
 def canonical(group: Sized) -> Canonical:

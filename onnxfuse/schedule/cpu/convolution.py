@@ -24,9 +24,10 @@ from onnxfuse.schedule.cpu.candidates import FEW, AsMeasured, Best, CostRanking,
 from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.schedule_keys import buffers_of, form_of, restricted
 from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
-from onnxfuse.schedule.cpu.winograd import FilterNests, Windows, WinogradBlocking, windows_of, winograd_phase
+from onnxfuse.schedule.cpu.winograd import FilterNests, WinogradBlocking, winograd_phase
 from onnxfuse.schedule.nests.align import AlignedJobs, align, partition
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.sliding import Windows, windows_of
 from onnxfuse.schedule.nests.tiled import PAIR, Tiled, balanced
 from onnxfuse.target import Cpu
 
@@ -137,7 +138,9 @@ class ContractionPhase:
         """The numbers of positions and of tiles, of all images."""
         w = self.windows
         images = product([a.extent for a in w.images])
-        return images * product([a.extent for a in w.place]), images * product(list(w.tiles(division.transform)))
+        return images * product([a.extent for a in w.place]), images * product(
+            list(w.tiles(division.transform.outputs))
+        )
 
     def decided(self) -> Decided:
         """The candidate with the least predicted time, as `best` ranks the direct ones."""
@@ -274,7 +277,7 @@ def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[WinogradBlocking
     columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
     for transform in TRANSFORMS:
         matrices = 4 * transform.size**2
-        rows = product([*(a.extent for a in w.images), *w.tiles(transform)])
+        rows = product([*(a.extent for a in w.images), *w.tiles(transform.outputs)])
         tile_rows = balanced(rows.constant, target.rows, PAIR)
         if matrices * depth * columns <= KEPT * target.l2_bytes:
             yield WinogradBlocking(transform, 1, by_panels=False, keep=True)
@@ -294,7 +297,10 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     It counts register tiles as the cost model does, and of the transforms their stores.
     """
     try:
-        images, tiled = ([number(e, sizes) for e in es] for es in ([a.extent for a in w.images], w.tiles(d.transform)))
+        images, tiled = (
+            [number(e, sizes) for e in es] for es in ([a.extent for a in w.images], w.tiles(d.transform.outputs))
+        )
+        groups = number(product([a.extent for a in t.batch]), sizes)
         depth, columns = number(w.channel.extent, sizes), number(product([a.extent for a in t.columns]), sizes)
     except SymbolUnknown:
         return 0.0
@@ -303,12 +309,14 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     known = product([*(a.extent for a in (*w.images, *w.place))]).constant
     tiles = -(-rows // balanced(known and rows, target.rows, PAIR))
     blocks = -(-tiles // d.block)
-    work = int(rows * columns * (size * size * depth * target.serial.multiply_add))
+    work = int(groups * rows * columns * (size * size * depth * target.serial.multiply_add))
     whole = blocks == 1 and not d.keep
     by_tiles = int(tiles if whole else blocks)
     splits = (int(panels), by_tiles) if d.by_panels else (by_tiles, int(panels) if whole or not known else 1)
+    splits = (int(groups), splits[0]) if t.batch else splits
     outer, inner = few_parts_of(target.cores, work, *splits)
-    mine, all_ = (panels / outer, rows / inner) if d.by_panels else (panels / inner, rows / outer)
+    each, *parts = (groups / outer, inner, 1) if t.batch else (1, outer, inner)
+    mine, all_ = (panels / parts[0], rows / parts[1]) if d.by_panels else (panels / parts[1], rows / parts[0])
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
     calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
     image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)
@@ -317,4 +325,4 @@ def least_seconds(t: Tiled, w: Windows, d: WinogradBlocking, target: Cpu, sizes:
     results = all_ * mine * (vectors * (size + outputs) * line + stored)
     times = 1.0 if d.keep else blocks * all_ / rows
     filters = size**2 * depth * vectors * mine * times
-    return (products + calls + image + results + filters) * target.cycle
+    return each * (products + calls + image + results + filters) * target.cycle

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from onnxfuse.cost.serial import contraction
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import flatten, product, unflatten
+from onnxfuse.ir.indexing import flatten, product
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import ProductKind, Unit
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import ScheduleCandidate, usual_rows
+from onnxfuse.schedule.cpu.groups import by_group, digits_of, group_axis
 from onnxfuse.schedule.cpu.tiles import (
     PACKED,
     TABLE,
@@ -30,12 +31,14 @@ from onnxfuse.schedule.cpu.tiles import (
     half_panel,
     left_load,
     padding_of,
+    pieces_of,
     quantized_left,
     right_offset,
     tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.tile_rows import elements_read, tile_heights
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, balanced
 from onnxfuse.target import Cpu
@@ -95,7 +98,7 @@ def gemm_schedules(t: Tiled, offset: Index, target: Cpu) -> tuple[GemmSchedule, 
     The left side A is read unpacked, or packed first. Tasks divide the rows (M), tile by tile if weights stay in L2,
     else in blocks, or the columns (N): then blocks have as many rows as fit in L2, or there are k-splits for which all
     rows fit. If A has to be packed, each task may pack its own rows. Schedules with the least memory traffic come
-    first.
+    first. With batch axes, tasks divide those too, and A is read unpacked.
     """
     tile_rows, *lower = tile_heights(t, offset, target)
     lows = [s for h in lower for s in _schedules(t, offset, h, target) if not s.packed]
@@ -107,16 +110,17 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
-    segments = product([s.extent for s in t.pieces]).constant or 1
+    segments = (depth.constant or 0) // t.segment if t.segment else product([s.extent for s in t.pieces]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     kind = t.product
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tile_rows), -(-n // target.panel)
-    must = t.left.dtype != kind.left or bool(t.parts) or t.along_rows
-    may = must or (not kind.exact and m != 1 and panel_count > 1)
+    must = t.left.dtype != kind.left or (bool(t.parts) and not t.segment) or t.along_rows
+    groups = product([a.extent for a in t.batch]).constant or 1
+    may = must or (not kind.exact and m != 1 and panel_count > 1 and not t.batch)
     tile = kind.left.bytes * tile_rows * k
-    lines = tile if must else kind.left.bytes * elements_read(t, offset, tile_rows, k)
+    lines = tile if must or t.parts else kind.left.bytes * elements_read(t, offset, tile_rows, k)
     here = count if must else min(count, max(1, POINTERS // (segments * tile_rows)))
-    share = -(-count // (2 * target.cores))  # tiles of a task, if all cores get some
+    share = -(-count * groups // (2 * target.cores))  # tiles of a task, if all cores get some
 
     def fitting(eighths: int, size: int, most: int) -> int:
         """Tiles of `size` bytes of a block, from 1 to `most`: what fits in `eighths` of L2; even if weights stream."""
@@ -136,7 +140,7 @@ def _schedules(t: Tiled, offset: Index, tile_rows: int, target: Cpu) -> tuple[Ge
             candidates = [all_rows[1], *candidates, all_rows[0]]
         else:
             candidates = [*candidates, *all_rows] if streams else [all_rows[0], *candidates, all_rows[1]]
-        if must and None not in (m, depth.constant):
+        if (must or t.parts) and None not in (m, depth.constant):
             most = (share, max(1, share // FINER)) if t.along_rows else (share,)
             blocks = [fitting(4, tile, tiles_) for tiles_ in most]
             candidates[:0] = [replace(by_rows, packed_by_task=True, block=block) for block in blocks]
@@ -202,8 +206,7 @@ def gemm_candidates(
     schedules = (*usual, *tuning_schedules(usual, tiled, target)) if every else usual
     panel = tiled.panel
     m, first, end = (Axis(name, schedules[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
-    digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
-    shared = dict(zip(tiled.rows, digits, strict=True))
+    shared = digits_of(m, tiled.rows) | digits_of(group_axis(tiled), tiled.batch)
     apart = (
         SUMS,
         (Index.of(panel) * schedules[0].places + schedules[0].rows_before(Axis("t", schedules[0].tiles), first))
@@ -219,7 +222,7 @@ def gemm_candidates(
             finishes[sums, s.tile_rows] = epilogue(
                 job, frame, panel, target.panel, m, Index.of(end), sums, prefetch=True, early=early
             )
-        phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
+        phases = [_main_phase(job, s, frame, m, first, panel, target, sums, finishes[sums, s.tile_rows])]
         scratch = []
         if s.packed and not s.packed_by_task:
             phases.insert(0, _pack_phase(tiled, s, frame, m, first, target))
@@ -304,21 +307,23 @@ def _rows(
             frame.local(PACKED, s.packed_depth * (s.tile_rows * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot, target)),)
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.k_splits))))
-    load = left_load(t.left, (*t.ranges, *t.columns), t.pieces, frame)
-    even = t.zeros is None and even_rows(t, t.rows, load, m, s.tile_rows, frame.places)
-    entries = s.segments * (EVEN_ENTRIES if even else s.tile_rows)
+    pieces = pieces_of(t, frame)
+    even = t.zeros is None and all(even_rows(t, t.rows, x, m, s.tile_rows, frame.places) for x, _, _ in pieces)
+    pitch = EVEN_ENTRIES if even else s.tile_rows
+    entries, length = s.segments * pitch, Index.of(t.segment) if t.segment else t.reach
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
-    end = Index.of(Axis("m1", s.rows + 1))
-    point = RowPointer(
-        TABLE, m, Index.of(first), end, s.tile_rows, t.pieces, load, t.reach, here * entries, even, padding
-    )
+    span = (Index.of(first), Index.of(Axis("m1", s.rows + 1)), s.tile_rows)
+    points = [
+        RowPointer(TABLE, m, *span, axes, load, length, here * entries + before * pitch, even, padding)
+        for load, axes, before in pieces
+    ]
     if quantization is not None:
-        return _Rows((block.loop(point),), quantized_left(t, here * entries, quantization, s.tile_rows))
-    return _Rows((block.loop(point),), Pointers(TABLE, here * entries, s.segments, t.length, even))
+        return _Rows((block.loop(*points),), quantized_left(t, here * entries, quantization, s.tile_rows))
+    return _Rows((block.loop(*points),), Pointers(TABLE, here * entries, s.segments, length, even))
 
 
 def _main_phase(
-    tiled: Tiled,
+    job: Job,
     s: GemmSchedule,
     frame: Frame,
     m: Axis,
@@ -329,6 +334,8 @@ def _main_phase(
     finish: tuple[Stmt, ...],
 ) -> Phase:
     """The phase of tiles over all rows and columns; `sums` is where they accumulate, `finish` their epilogue."""
+    tiled = job.tiled
+    assert tiled is not None
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
@@ -375,13 +382,15 @@ def _main_phase(
     splits += [] if s.packed_by_task else [Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _serial_time(s, tiled, target), tuple(frame.locals), (*prologue, loop), few=few)
+    body, divided = by_group(job, (*prologue, loop), tuple(splits), frame.places)
+    return Phase(divided, _serial_time(s, tiled, target), tuple(frame.locals), body, few=few)
 
 
 def _serial_time(s: GemmSchedule, t: Tiled, target: Cpu) -> Index:
     """Picoseconds of one core."""
     columns = product([a.extent for a in t.columns])
-    time = contraction(s.rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
+    rows = s.rows * group_axis(t).extent
+    time = contraction(rows, s.depth, columns, t.product, s.unit.speed if s.unit is not None else 1, target)
     if t.zeros is not None:
         time = time + s.rows * columns * target.serial.quantization
     return time if time != ZERO else ONE

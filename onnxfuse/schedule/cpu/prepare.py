@@ -6,22 +6,22 @@ is only known at run time) becomes a definition of its own, a copy in the layout
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.codes import without_scales
-from onnxfuse.ir.compose import guarded, loads, substitute_axes, walk
+from onnxfuse.ir.compose import guarded, loads, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
-from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.scalar import Guard, Load, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.canonical import Canonical
+from onnxfuse.schedule.analysis.canonical import Canonical, weights_of
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.heads import Heads, cut_as_read
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
@@ -48,11 +48,18 @@ class Prepared:
 
 
 def prepare(
-    c: Canonical, constants: Container[str], target: Cpu, half: DType | None = None, *, exchange: bool = False
+    c: Canonical,
+    constants: Container[str],
+    target: Cpu,
+    half: DType | None = None,
+    *,
+    exchange: bool = False,
+    lanes: bool = True,
 ) -> Prepared:
     """Jobs for all definitions of a group; float32 weights of contractions are packed as `half`, if that is given.
 
-    With `exchange`, contractions have their operands exchanged if the image is channels first.
+    With `exchange`, contractions have their operands exchanged if the image is channels first. Without `lanes`,
+    convolutions in small groups have register tiles of each group too.
     """
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
@@ -63,11 +70,11 @@ def prepare(
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
-    weights = _weights(c.definitions, constants)
+    weights = weights_of(c.definitions, constants)
     heads, cuts = Heads(), cut_as_read(c.definitions, weights)
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
-        blocks = channel_blocks(d, done.places, constants, target)
+        blocks = channel_blocks(d, done.places, constants, target) if lanes else {}
         scan, scatter = scan_of(d), scatter_of(d)
         if scan is not None:
             nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
@@ -94,17 +101,6 @@ def prepare(
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
         heads.add(nest, tiled.rows if tiled is not None and tiled.batch else None)
     return done
-
-
-def _weights(definitions: Sequence[Definition], constants: Container[str]) -> frozenset[str]:
-    """The constants that only sums read: these may be stored in another layout for register tiles."""
-    inside: set[str] = set()
-    outside: set[str] = set()
-    for d in definitions:
-        summed = {n for r in walk(d.value) if isinstance(r, Reduce) for b in r.body for n in loads(b)}
-        inside |= {n.source for n in summed}
-        outside |= {n.source for n in loads(d.value) if n not in summed}
-    return frozenset(s for s in inside - outside if s in constants)
 
 
 def _permute_constants(nest: Nest, done: Prepared, constants: Container[str]) -> None:

@@ -6,7 +6,8 @@ buffers local to the task. Right sides of contractions are packed once per batch
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from onnxfuse.ir.compose import loads, replaced, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
@@ -21,6 +22,7 @@ from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.cpu import horizontal
 from onnxfuse.schedule.cpu.causal_skip import skip_hidden_keys
 from onnxfuse.schedule.cpu.flat import flat_phase
+from onnxfuse.schedule.cpu.groups import shared_lines
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
@@ -33,7 +35,7 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, serial_time
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
+from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.schedule.passes.prefetch import LONG
@@ -53,6 +55,7 @@ def row_phase(
     """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
+    t = _rows_by_lines(t, places)
     tiled = any(j.tiled is not None for j in t.jobs) or short_rows(t, target)
     count, groups = product([a.extent for a in t.rows]), product([a.extent for a in t.batch])
     m, g = Axis("m", count), Axis("g", groups)
@@ -76,10 +79,20 @@ def row_phase(
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
         body = (Loop(g, Index.of(lo), Index.of(hi), "serial", (*before, *body)),)
-        splits = (Split(lo, hi, groups), *splits)
+        by_batch = Split(lo, hi, groups)
+        splits = (*splits, by_batch) if shared_lines([j.nest for j in t.jobs], t.batch, places) else (by_batch, *splits)
     else:
         body = (*before, *body)
     return Phase(splits, serial_time(t, target.serial), tuple(frame.locals), body, rows=(m, frame.tile_rows))
+
+
+def _rows_by_lines(t: AlignedJobs, places: Mapping[str, Place]) -> AlignedJobs:
+    """The jobs with their rows as they are stored, if rows would share lines with distant ones."""
+    last = t.jobs[-1].nest
+    tiled, nests = any(j.tiled is not None for j in t.jobs), [j.nest for j in t.jobs]
+    if tiled or last.name not in places or not shared_lines(nests, t.rows[:-1], places):
+        return t
+    return replace(t, rows=tuple(order_of(t.rows, places[last.name].offset(last.dims))))
 
 
 SHORT = 1024  # elements of a row, at most, for horizontal reductions of several rows

@@ -45,7 +45,9 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     extents = [a.extent for a in (*nest.axes, *t.rows, *t.columns, *t.ranges, *t.segments)]
     shapes = [e for p in params for e in (*p.shape, *p.storage)] + [b.size for b in own.kernel.scratch]
     names = _Names(places, _renamed({s for e in (*indices, *extents, *shapes) for s in symbols_of(e)}))
-    axes = tuple(map(names.axes, (nest.axes, t.rows, t.columns, t.ranges, t.segments, t.panels or (), t.lines or ())))
+    axes = tuple(
+        map(names.axes, (nest.axes, t.batch, t.rows, t.columns, t.ranges, t.segments, t.panels or (), t.lines or ()))
+    )
     sides = tuple((names.scalar(x), names.offset(x)) for x in (*t.lefts, t.right))
     parts = tuple((names.axes((p.axis,)), p.begin) for p in t.parts)
     finish = names.scalar(t.finish)

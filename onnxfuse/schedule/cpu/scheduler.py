@@ -155,6 +155,10 @@ def _scheduled(
         prepared = prepare(form, weights, target, half)
         nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
     prepared = prepare(c, weights, target, half)
+    if half is None:
+        by_tiles = prepare(c, weights, target, lanes=False)
+        if sum(j.tiled is not None for j in by_tiles.jobs) > sum(j.tiled is not None for j in prepared.jobs):
+            nests.append(_nests(c, by_tiles, *settings, winograd=winograd))
     if any(map(prologued, partition(prepared.jobs, prepared.places, prologues=True))):
         nests.append(_nests(c, prepared, *settings, winograd=winograd, prologues=True))
     if exchange:
@@ -233,8 +237,10 @@ def _nests(
 
 
 def _by_itself(part: AlignedJobs) -> bool:
-    """Whether a phase is one contraction with weights that are packed."""
-    return not part.batch and len(part.jobs) == 1 and not _is_exchanged(part.jobs[0])
+    """Whether a phase is one contraction with weights that are packed; rows of each of a batch are read unpacked."""
+    job = part.jobs[0]
+    unpacked = not part.batch or (job.tiled is not None and job.tiled.left.dtype == job.tiled.product.left)
+    return len(part.jobs) == 1 and not _is_exchanged(job) and unpacked
 
 
 def _phase(

@@ -86,6 +86,19 @@ def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], 
     return got
 
 
+def pieces_of(t: Tiled, frame: Frame) -> list[tuple[Load, tuple[Axis, ...], int]]:
+    """The loads of the segments of unpacked rows, each with the axes that number them and how many are before it."""
+    if not t.segment:
+        return [(left_load(t.left, (*t.ranges, *t.columns), t.pieces, frame), t.pieces, 0)]
+    made: list[tuple[Load, tuple[Axis, ...], int]] = []
+    for part in t.parts:
+        start = left_load(part.load, (*t.ranges, part.axis), (), frame)
+        axis = Axis("s", floor_div(part.axis.extent, Index.of(t.segment)))
+        load = replace(start, index=(start.index[0] + Index.of(axis) * t.segment,))
+        made.append((load, (axis,), part.begin // t.segment))
+    return made
+
+
 def even_rows(
     t: Tiled, rows: Sequence[Axis], load: Load, row: Axis, tile_rows: int, places: Mapping[str, Place]
 ) -> bool:

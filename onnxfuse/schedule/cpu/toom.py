@@ -14,9 +14,9 @@ from itertools import combinations
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.scalar import Scalar, apply, const
+from onnxfuse.schedule.nests.sliding import TAPS
 
 Row = tuple[float, ...]
-TAPS = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Phases of 3x3 convolutions with fewer products than taps: Winograd's algorithm over tiles of an image.
 
-A task takes a block of tiles and transforms its inputs; then, panel by panel, it transforms the filters, multiplies,
-and transforms the products back to results, with the epilogue. All intermediate values are in buffers of the task;
-filters are stored untransformed in the file.
+A task takes a block of tiles, of one group of channels, and transforms its inputs; then, panel by panel, it transforms
+the filters, multiplies, and transforms the products back to results, with the epilogue. All intermediate values are in
+buffers of the task; filters are stored untransformed in the file.
 """
 
 from __future__ import annotations
@@ -15,46 +15,25 @@ from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div, modulo
-from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.indexing import product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt
-from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.cpu.groups import by_group, digits_of, group_axis
 from onnxfuse.schedule.cpu.tiles import TABLE, C, epilogue, tile_window
-from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
+from onnxfuse.schedule.cpu.toom import Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
-from onnxfuse.schedule.nests.tiled import PAIR, Tiled, balanced
+from onnxfuse.schedule.nests.sliding import TAPS, Windows
+from onnxfuse.schedule.nests.tiled import PAIR, balanced
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between the matrices of products, so that they do not map to the same cache set
 PAGE = 1024  # elements: rows at such a distance map to the same cache set
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The axes of a contraction that slides 3x3 filters over images with stride 1 and any dilation.
-
-    With dilations d the lines of an image fall into d interleaved sets, each convolved for itself; likewise its
-    columns. The outputs of a tile are then d apart.
-    """
-
-    images: tuple[Axis, ...]
-    place: tuple[Axis, Axis]  # in the result: line and column
-    taps: tuple[Axis, Axis]
-    dilations: tuple[int, int]
-    channel: Axis  # contiguous in the image and in the filters
-
-    def tiles(self, transform: Transform) -> tuple[Index, ...]:
-        """How many tiles there are along lines and along columns."""
-        return tuple(
-            floor_div(a.extent + (transform.outputs * d - 1), Index.of(transform.outputs * d)) * d
-            for a, d in zip(self.place, self.dilations, strict=True)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,42 +55,6 @@ class WinogradBlocking:
         shared = "output channels" if self.by_panels else "tiles"
         block = counted(self.block, "tile")
         return f"F({m}x{m}, 3x3), parallel over {shared}, blocks of {block}, filters transformed {kept}"
-
-
-def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
-    """The axes of a float32 contraction that slides constant 3x3 filters; None for other contractions."""
-    numbers = t.product == SINGLE and t.left.dtype == F32 and t.zeros is None
-    if not numbers or t.parts or t.batch or len(t.ranges) != TAPS:
-        return None
-    moving = {e: slides for e in t.left.index if (slides := _slides(e, t)) is not None}
-    if len(moving) != 2 or len({a for y, tap, _ in moving.values() for a in (y, tap)}) != 4:
-        return None
-    (y, i, down), (x, j, along) = moving.values()
-    (channel,) = (r for r in t.ranges if r not in (i, j))
-    images = tuple(a for a in t.rows if a not in (x, y))
-    rest = [e for e in t.left.index if e not in moving]
-    known = {Index.of(a) for a in (*images, channel)}
-    offset, right = places[t.left.source].offset(t.left.index), places[t.right.source].offset(t.right.index)
-    width = t.lane.extent
-    if channel.extent.constant is None or Index.of(channel) not in rest:
-        return None
-    if any(e not in known and e.constant is None for e in rest) or any(g.index not in moving for g in t.left.guards):
-        return None
-    if coefficient(offset, channel) != ONE or coefficient(right, channel) != width:
-        return None
-    return Windows(images, (y, x), (i, j), (down, along), channel)
-
-
-def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis, int] | None:
-    """Row axis y, axis k of three taps and dilation d of an index y + d k + constant; None for other indices."""
-    rows, taps = ([a for a in part if a in axes_of(e)] for part in (t.rows, t.ranges))
-    if len(rows) != 1 or len(taps) != 1 or taps[0].extent.constant != TAPS:
-        return None
-    factor = coefficient(e, taps[0])
-    dilation = factor.constant if factor is not None else None
-    if dilation is None or dilation < 1 or (e - rows[0] - Index.of(taps[0]) * dilation).constant is None:
-        return None
-    return rows[0], taps[0], dilation
 
 
 FilterNests = dict[tuple[int, tuple[int, ...], Index, int], tuple[Stmt, ...]]
@@ -142,7 +85,7 @@ class _Winograd:
         self.transform, self.target, self.lanes, self.width = division.transform, target, target.lanes, target.panel
         self.size, self.outputs = division.transform.size, division.transform.outputs
         self.depth = w.channel.extent.constant or 0
-        shape = (*(a.extent for a in w.images), *w.tiles(division.transform))
+        shape = (*(a.extent for a in w.images), *w.tiles(self.outputs))
         self.rows = product(list(shape))  # tiles of all images, one row each of the transformed inputs
         self.tile_rows = balanced(self.rows.constant, target.rows, PAIR)
         self.tiles = floor_div(self.rows + (self.tile_rows - 1), Index.of(self.tile_rows))
@@ -152,7 +95,8 @@ class _Winograd:
         self.at, self.t0, self.t1 = Axis("t", self.tiles), Axis("t0", self.tiles), Axis("t1", self.tiles + 1)
         names = [Axis(f"n{i}", e) for i, e in enumerate(shape)]
         self.digits = dict(zip(names, unflatten(Index.of(self.row), shape), strict=True))
-        self.image = dict(zip(w.images, map(Index.of, names), strict=False))
+        self.group = digits_of(group_axis(self.tiled), self.tiled.batch)
+        self.image = dict(zip(w.images, map(Index.of, names), strict=False)) | self.group
         self.corner = tuple(
             floor_div(Index.of(a), Index.of(d)) * (self.outputs * d) + modulo(Index.of(a), Index.of(d))
             for a, d in zip(names[len(w.images) :], w.dilations, strict=True)
@@ -192,6 +136,7 @@ class _Winograd:
             firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
             filters = tuple(s for group, at in firsts for s in self._filters(group, at))
             body = (Loop(self.panel, *panels, "serial", filters), *body)
+        body, splits = by_group(self.job, body, splits, self.places)
         return Phase(splits, self._serial_time(), tuple(self._locals()), body, few=True)
 
     def _locals(self) -> Sequence[Buffer]:
@@ -265,7 +210,8 @@ class _Winograd:
     def _tap(self, i: int, j: int) -> Index:
         """The offset of the weights of a tap, for all channels and the columns of the panel."""
         right = self.tiled.right
-        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, self.tiled.lane: ZERO}
+        taps = dict(zip(self.w.taps, (Index.of(i), Index.of(j)), strict=True))
+        values = {**taps, self.w.channel: ZERO, self.tiled.lane: ZERO, **self.group}
         index = tuple(substitute(x, values) for x in right.index)
         return self.places[right.source].offset(index)
 
@@ -387,7 +333,7 @@ class _Winograd:
 
     def _serial_time(self) -> Index:
         """Picoseconds of one core."""
-        columns = product([a.extent for a in self.tiled.columns])
+        columns = product([a.extent for a in (*self.tiled.batch, *self.tiled.columns)])
         return self.rows * columns * (self.size * self.size * self.depth * self.target.serial.multiply_add)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product
@@ -11,6 +12,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import ZERO_ROW
 
 MOST_SEGMENTS = 64  # of a row that a tile iterates over
+SHORTEST_PIECE = 8  # elements of a segment, at least
 PAIR = 2  # shares into which a few tiles are divided: cores have as many of them then, if there are two or one
 SHARED = 8  # rows of a tile, at least, for that
 
@@ -32,7 +34,8 @@ class Tiled:
     panel, reduction axes and column in the panel; `finish` reads the sum as %acc. If the storage dtype of `left` is not
     that of the micro-kernel's rows, it has no guards and is converted while it is packed. With `zeros`, the zero points
     of both sides, both are quantized, and the right side's panels interleave groups of four k (`code_panels`). If the
-    left side is a concatenation along k, `parts` are its tensors, to be packed, and `left` is the first.
+    left side is a concatenation along k, `parts` are its tensors, to be packed or read in segments that do not span
+    two of them, and `left` is the first.
     With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
     are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
     one line to the next: positions behind the end of a line are computed too, but not stored. With `channels`, columns
@@ -96,6 +99,13 @@ class Tiled:
         return code_depth(self.segments, self.length)
 
     @property
+    def segment(self) -> int:
+        """Elements of the equal segments that the parts are divided into, for unpacked rows; 0 if there are none."""
+        extents = [p.axis.extent.constant or 0 for p in self.parts]
+        found = gcd(*extents) if self.product == SINGLE and all(extents) else 0
+        return found if found >= SHORTEST_PIECE and sum(extents) <= found * MOST_SEGMENTS else 0
+
+    @property
     def lefts(self) -> tuple[Load, ...]:
         """The loads of the left side: its parts, or the one load."""
         return tuple(p.load for p in self.parts) or (self.left,)
@@ -123,7 +133,7 @@ def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool)
         return False
     if length.constant is None:
         return not guarded
-    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
+    return length.constant >= SHORTEST_PIECE and (not guarded or length.constant <= ZERO_ROW)
 
 
 def few_enough(segments: tuple[Axis, ...]) -> bool:

@@ -138,6 +138,8 @@ def convolutions() -> list[Case]:
         conv("groups66", (1, 132, 5, 7), (92, 66, 3, 3), group=2, **three),  # in tiles, a third of a panel is unused
         conv("groups66_line", (2, 132, 11), (132, 66, 8), group=2, pads=(4, 4), last="y", after="residual"),
         conv("groups66_points", (1, 198, 9), (198, 66, 1), group=3, last=""),
+        *(conv(f"groups66_way_{way}", (1, 132, 7, 9), (140, 66, 3, 3), group=2, **three, way=way) for way in range(4)),
+        conv("groups66_lower", (1, 66, 9, 8), (66, 22, 3, 3), group=3, strides=(2, 2), **three, form=1),
         conv("groups6", (1, 24, 6, 6), (24, 6, 3, 3), group=4, **three),  # lanes of several groups do not line up
         conv("groups_widen", (1, 16, 6, 6), (32, 4, 3, 3), group=4, **three),
         conv("groups_lone", (1, 32, 1, 1), (32, 8, 1, 1), group=4),
@@ -277,6 +279,8 @@ def concatenations() -> list[Case]:
         joined("joined3_groups", (16, 8, 3, 3), ((1, 12, 8, 8), (1, 4, 8, 8)), last="xy", group=2, **three),
         joined("joined3_depth", (20, 1, 3, 3), ((1, 16, 7, 7), (1, 4, 7, 7)), last="xy", group=20, **three),
         joined("joined1_stride", (20, 23, 1, 1), last="xy", strides=(2, 2)),
+        joined("joined1_segments", (70, 56, 1, 1), ((1, 16, 9, 11), (1, 32, 9, 11), (1, 8, 9, 11)), last="xy"),
+        joined("joined1_segments_lines", (70, 48, 1, 1), ((2, 16, 8, 28), (2, 32, 8, 28)), last="xy", strides=(2, 2)),
         joined("joined_tall", (20, 23, 3, 1), last="xy", pads=(1, 0, 1, 0)),
         joined("joined_line", (20, 23, 5), ((1, 16, 13), (1, 7, 13)), pads=(2, 2)),
         joined("joined_any", (20, 13, 3, 3), any_image, last="xy", **three,

@@ -55,6 +55,14 @@ def cases() -> list[Case]:
         ("blocks", conv("any_image4", ("N", 16, "H", "W"), (40, 16, 3, 3), **one, sizes=sizes, after="residual")),
         ("panels", conv("any_panels", ("N", 17, "H", "W"), (70, 17, 3, 3), **one, sizes=sizes)),
     ]
+    table += [  # in groups; forms without lanes over the channels of several groups
+        ("two", conv("groups", (1, 36, 13, 7), (40, 18, 3, 3), group=2, **one, after="residual", form=1)),
+        ("four", conv("groups4", (2, 51, 9, 11), (51, 17, 3, 3), group=3, **one, form=1)),
+        ("blocks", conv("groups_blocks", (1, 64, 14, 15), (80, 16, 3, 3), group=4, **one, form=1, last="x")),
+        ("panels", conv("groups_panels", (1, 140, 14, 14), (140, 70, 3, 3), group=2, **one, after="clip")),
+        ("tiles", conv("groups_tiles", (1, 140, 9, 9), (80, 70, 3, 3), group=2, **one, last="")),
+        ("few", conv("groups_any", ("N", 132, "H", "W"), (132, 66, 3, 3), group=2, **one, sizes=sizes)),
+    ]
     return [replace(case, name=f"winograd_{case.name}_{way}", winograd=WAYS[way]) for way, case in table]
 
 

@@ -21,8 +21,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import schedule
-from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
-from onnxfuse.schedule.cpu.winograd import HALF, Windows, WinogradBlocking
+from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform, combined
+from onnxfuse.schedule.cpu.winograd import HALF, WinogradBlocking
+from onnxfuse.schedule.nests.sliding import TAPS, Windows
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import CPUS, Cpu, Target, runs_here
 from onnxfuse.target.processors import PROCESSORS
@@ -187,6 +188,8 @@ BOUNDS = {
     "narrow": ((1, 8, 80, 80), (8, 8, 3, 3)),
     "several panels": (("N", 96, 20, 20), (200, 96, 3, 3)),
     "many channels": ((1, 512, 7, 7), (512, 512, 3, 3)),
+    "two groups": ((1, 256, 28, 28), (256, 128, 3, 3)),
+    "three groups": (("N", 384, 14, 14), (384, 128, 3, 3)),
 }
 
 
@@ -203,7 +206,8 @@ def test_candidates_excluded_by_a_bound_would_not_have_been_chosen(
 ) -> None:
     """The bound is below what is predicted, and without it kernels are the same, for more work."""
     x, filters = BOUNDS[name]
-    case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=())
+    assert isinstance(x[1], int)
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=(), group=x[1] // filters[1])
     pairs: list[tuple[float, float]] = []
     waiting: list[float] = []
     least, cost = convolution.least_seconds, CostRanking.cost
@@ -259,6 +263,16 @@ def test_dilated_convolutions_use_it_too() -> None:
         assert by_winograd(conv("c", (1, 64, 56, 56), (64, 64, 3, 3), **PADDED, dilations=dilations))
 
 
+@pytest.mark.parametrize("group", [2, 3, 6, 12])
+def test_groups_of_channels_use_it_too(group: int) -> None:
+    """Of 192, 128, 64 and 32 channels: lanes over the channels of several small groups take longer."""
+    case = conv("c", (1, 384, 28, 28), (384, 384 // group, 3, 3), group=group, **PADDED)
+    assert by_winograd(case)
+    (phase, *before) = reversed(chosen(case).phases)
+    groups, _ = (number(s.extent, {}) for s in phase.splits)
+    assert (groups, before) == (group, [])
+
+
 def taken(case: Case, target: Cpu, side: int) -> bool:
     """Whether a case's kernel goes by Winograd's algorithm on an image of so many lines: all its phases or none do."""
     made = chosen(case, target)
@@ -292,7 +306,7 @@ def test_other_convolutions_are_direct() -> None:
     x, filters = (1, 64, 56, 56), (64, 64, 3, 3)
     for attrs in ({"strides": (2, 2)}, {"strides": (1, 2)}, {"strides": (2, 2), "dilations": (2, 2)}):
         assert not by_winograd(conv("c", x, filters, **PADDED, **attrs))
-    assert not by_winograd(conv("c", x, (64, 32, 3, 3), group=2, **PADDED))
+    assert not by_winograd(conv("c", x, (64, 4, 3, 3), group=16, **PADDED))
     assert not by_winograd(replace(conv("c", x, filters, **PADDED), half=BF16))
 
 
