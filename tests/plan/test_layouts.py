@@ -43,6 +43,19 @@ def test_pools_between_convolutions_lie_channels_last() -> None:
     assert made.layouts == {"b": IMAGE}  # the pool is in the kernel of the convolution before it
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_images_that_are_resized_lie_as_their_results(last: bool) -> None:
+    """Results of the model lie as the runtime has them: none of their elements is stored by itself."""
+    b = Build()
+    x = b.node("Conv", b.input("x", 1, 32, 7, 7), b.weights(21, 32, 1, 1), out="a")
+    scales = b.constant([1.0, 1.0, 8.0, 8.0])
+    x = b.node("Resize", b.node("Relu", x, out="b"), "", scales, mode="linear", out="c")
+    if last:  # another convolution reads what is resized
+        x = b.node("Conv", x, b.weights(16, 21, 3, 3))
+    made = plan(b.graph(x), ROWS, Options(min_group=1))
+    assert (made.layouts.get("b") == IMAGE) == last
+
+
 class Known:
     """Prices of groups with channels last and without, on one core, on two and on many."""
 
