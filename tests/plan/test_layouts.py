@@ -15,7 +15,7 @@ from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.price import Prices, Seconds
-from onnxfuse.plan.search.layouts import with_cheaper_layouts
+from onnxfuse.plan.search.layouts import MOST, with_cheaper_layouts
 from tests.plan.priced import LEGALITY, costing
 from tests.rules.build import Build
 
@@ -120,3 +120,15 @@ def test_few_islands_are_scheduled_once_more() -> None:
         changed.setattr("onnxfuse.plan.search.layouts.IN_ALL", len(made.groups) - 1)
         assert with_cheaper_layouts(made, cast(Prices, known)) == made
     assert not known.asked
+
+
+def test_few_filters_at_the_end_of_a_large_island_read_the_layout_of_the_runtime() -> None:
+    """An image of three colours: what is before it transposes, and the rest keeps its channels last."""
+    b = Build()
+    x = b.input("x", 1, 32, 64, 64)
+    for _ in range(MOST):
+        x = b.node("Relu", b.node("Conv", x, b.weights(32, 32, 3, 3), pads=(1, 1, 1, 1)))
+    y = b.node("Conv", x, b.weights(3, 32, 9, 9), pads=(4, 4, 4, 4))
+    made = plan(b.graph(b.node("Tanh", y)), ROWS, Options(), legality=LEGALITY, costing=costing())
+    assert x not in made.layouts
+    assert len(made.layouts) == len(made.groups) - 2 > 1
