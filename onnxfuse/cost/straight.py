@@ -28,6 +28,8 @@ IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 OPEN = (LANE + IN_ONE_SET) / 2  # of one at an open distance: a multiple of SET where the sides of images are of 32
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
+TERM = 0.25  # cycles of each further term of the index of a guard that each lane asks for itself
+FEW_TERMS = 4  # terms that are cheap: compilers keep sums of few extents in registers
 PLACE = 4.0  # slots to find where a lane reads, or whether a guard of it holds
 
 
@@ -208,6 +210,7 @@ class _Reader(Means):
             case "gathered" | "guarded":
                 looked_up = [e for a in loaded_in(node.index[0]) for e in a.at]
                 each = GUARDED if lanes.kind == "guarded" else 0.0
+                each += TERM * sum(max(0, len(g.index.terms) - FEW_TERMS) for g in node.guards)
                 each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
                 self.others.append(each * self.lanes)
             case "piecewise":
