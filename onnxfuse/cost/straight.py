@@ -25,8 +25,11 @@ LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
+OPEN = 4.0  # of one at an open distance, often a multiple of SET: where the sides of images are multiples of 32
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
+TERM = 0.25  # cycles of each further term of the index of a guard that each lane asks for itself
+FEW_TERMS = 4  # terms that are cheap: compilers keep sums of few extents in registers
 PLACE = 4.0  # slots to find where a lane reads, or whether a guard of it holds
 
 
@@ -207,6 +210,7 @@ class _Reader(Means):
             case "gathered" | "guarded":
                 looked_up = [e for a in loaded_in(node.index[0]) for e in a.at]
                 each = GUARDED if lanes.kind == "guarded" else 0.0
+                each += TERM * sum(max(0, len(g.index.terms) - FEW_TERMS) for g in node.guards)
                 each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
                 self.others.append(each * self.lanes)
             case "piecewise":
@@ -220,9 +224,11 @@ class _Reader(Means):
 
     def _alone(self, apart: int | None, dtype: DType) -> float:
         """Cycles of an element that is loaded or stored by itself, so far apart from that of the next lane."""
+        if apart is None:
+            return OPEN
         if apart in (0, 1):
             return 0.0
-        return LANE if (apart or 1) * dtype.bytes % SET else IN_ONE_SET
+        return LANE if apart * dtype.bytes % SET else IN_ONE_SET
 
     def _varies(self, e: Index) -> bool:
         """Whether an index differs between the lanes of a vector."""

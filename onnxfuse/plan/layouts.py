@@ -42,13 +42,16 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
 def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind], images: set[str]) -> set[str]:
     """The `images` without those that only a pool makes or reads, if other images of that pool are not in the set.
 
-    A pool does not transpose its input.
+    A pool does not transpose its input, nor does an operator that samples its input (Resize): each element of the
+    result would be stored by itself.
     """
     readers = graph.consumers()
-    pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g, kinds)]
     ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those that only it makes or reads
-    for g in pools:
-        channels, mine = channels_in(g.nodes, kinds), set(g.nodes)
+    for g in (g for g in groups if not _convolves(g, kinds)):
+        pool = any(kinds[n.name].name == WINDOW for n in g.nodes)
+        channels, mine = channels_in(g.nodes, kinds, () if pool else images.intersection(g.inputs)), set(g.nodes)
+        if not pool and not _samples(g, kinds, channels):
+            continue
         found = {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v not in graph.constants}
         ends.append((found, {v for v in found if v in g.outputs or mine.issuperset(readers.get(v, []))}))
     kept, known = images, set[str]()
@@ -56,6 +59,12 @@ def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Ki
         known = kept
         kept = kept - {v for all_of_it, own in ends if not all_of_it <= kept for v in own}
     return kept
+
+
+def _samples(g: Group, kinds: Mapping[str, Kind], channels: Mapping[str, int]) -> bool:
+    """Whether a group reads images at other places than one after the other."""
+    read = [(d, x) for n in g.nodes for d in kinds[n.name].definitions for x in loads(d.value) if x.source in channels]
+    return any(coefficient(e, axis) != ONE for d, x in read for e in x.index for axis in axes_of(e) & set(d.axes))
 
 
 def _convolves(g: Group, kinds: Mapping[str, Kind]) -> bool:

@@ -214,22 +214,6 @@ def test_a_machine_of_twice_the_speed_takes_half_the_time():
     assert fast.parts[COMPUTE] == pytest.approx(slow.parts[COMPUTE] / 2)
 
 
-def copied(stride: int, apart: int) -> Cost:
-    """64 x 1024 elements, stored at distances of `stride` along a vector and of `apart` from one vector to the next."""
-    i, j = Axis("i", Index.of(64)), Axis("j", Index.of(1024))
-    shape = (Index.of(64 * 1024),)
-    value = Load("in0", (Index.of(i) * 1024 + j,), F32)
-    store = Store("out0", Index.of(j) * stride + Index.of(i) * apart, value)
-    rows = Loop(i, ZERO, i.extent, "serial", (Loop(j, ZERO, j.extent, "vector", (store,)),))
-    phase = Phase((), Index.of(1), (), (rows,))
-    kernel = Kernel(
-        (Param("in0", "x", F32, shape, Layout()),), (Param("out0", "y", F32, shape, Layout()),), (), (), (phase,)
-    )
-    found = cost_of(legalize(kernel), V4)
-    assert found is not None
-    return found
-
-
 def tile(kind: ProductKind) -> float:
     """Seconds of computing of one register tile of 14 rows by 32 columns over 1024 steps."""
 
@@ -253,14 +237,6 @@ def test_steps_are_multiplied_together_only_where_rows_are_short():
     assert tile(CODES[0]) == pytest.approx(single / 4, rel=0.1)
     for widened in (WIDENED_F16, WIDENED_BF16):
         assert single < tile(widened) < 1.1 * single
-
-
-def test_storing_by_columns_costs_more_than_by_rows():
-    """By columns each element goes alone; where their lines are a multiple of 4 KB apart, into one set of the cache."""
-    rows, columns, same_set = copied(1, 1024), copied(64, 1), copied(1024, 1)
-    assert columns.seconds > 2 * rows.seconds
-    assert same_set.parts[COMPUTE] > 5 * columns.parts[COMPUTE]
-    assert rows.phases[0].tasks == 1 and rows.phases[0].waiting == 0
 
 
 def test_tasks_are_those_of_the_kernels():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from onnxfuse.cost.nodes import Call
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
-from onnxfuse.plan.legal import Legal, members, set_of
+from onnxfuse.plan.legal import Legal, Set, members, set_of
 from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import TIE, PriceMemo, PriceSamples, clearly_less, mean, mean_ratio
 from onnxfuse.plan.refusals import unnamed
@@ -175,6 +176,41 @@ def test_a_search_looks_only_at_nodes_that_are_next() -> None:
         assert found is not None and found.exact and found.price == 0.75 * count
         looked.append(before.looked)
     assert looked[1] < 5 * looked[0]
+
+
+def test_branches_are_covered_one_after_the_other() -> None:
+    """Heads of detectors have one for each class: no order of them is tried but one."""
+    for count in (6, 60):
+        chains = "\n".join(f"b{k} = Neg(x)\n c{k} = Exp(b{k})\n d{k} = Neg(c{k})" for k in range(count))
+        outputs = ", ".join(f"float[8] d{k}" for k in range(count))
+        legal = legal_of(f"(float[8] x) => ({outputs}) {{ {chains} }}")
+        pairs = [PricedGroup(3 << i, 1.5) for i in range(3 * count) if i % 3 < 2]
+        alone = [PricedGroup(1 << i, 1.0) for i in range(3 * count)]
+        found = cheapest((1 << 3 * count) - 1, [*alone, *pairs], legal)
+        assert found is not None and found.exact and found.price == 2.5 * count
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cheapest_cover_is_that_of_all_orders(seed: int) -> None:
+    """Also where groups wait for others: some order of each cover is among those that are tried."""
+    space = space_of(drawn(seed, 7))
+    region, legal, random_ = set_of(space.order), space.legal, random.Random(seed)
+
+    def prices(covered: Set, chosen: tuple[Set, ...], price: float) -> Iterator[float]:
+        """Of all covers that go on from here, each with its groups by first node."""
+        if covered == region:
+            if legal.acyclic([c for c in chosen if c & (c - 1)]):
+                yield price
+            return
+        rest = region & ~covered
+        for s in (s for s in offered if s & rest & -rest and not s & covered):
+            yield from prices(covered | s, (*chosen, s), price + offered[s])
+
+    sets = list(legal_sets(space, region))
+    for _ in range(20):
+        offered = {s: random_.random() * s.bit_count() for s in sets if s.bit_count() == 1 or random_.random() < 0.5}
+        found = cheapest(region, [PricedGroup(s, p) for s, p in offered.items()], legal)
+        assert found is not None and found.exact and found.price == pytest.approx(min(prices(0, (), 0.0)))
 
 
 def test_a_set_around_another_node_is_refused() -> None:

@@ -15,7 +15,7 @@ from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.price import Prices, Seconds
-from onnxfuse.plan.search.layouts import with_cheaper_layouts
+from onnxfuse.plan.search.layouts import MOST, with_cheaper_layouts
 from tests.plan.priced import LEGALITY, costing
 from tests.rules.build import Build
 
@@ -41,6 +41,19 @@ def test_pools_between_convolutions_lie_channels_last() -> None:
     x = b.node("MaxPool", x, kernel_shape=(2, 2), strides=(2, 2), out="b")
     made = plan(b.graph(b.node("Relu", b.node("Conv", x, b.weights(16, 16, 3, 3)))), ROWS, Options())
     assert made.layouts == {"b": IMAGE}  # the pool is in the kernel of the convolution before it
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_images_that_are_resized_lie_as_their_results(last: bool) -> None:
+    """Results of the model lie as the runtime has them: none of their elements is stored by itself."""
+    b = Build()
+    x = b.node("Conv", b.input("x", 1, 32, 7, 7), b.weights(21, 32, 1, 1), out="a")
+    scales = b.constant([1.0, 1.0, 8.0, 8.0])
+    x = b.node("Resize", b.node("Relu", x, out="b"), "", scales, mode="linear", out="c")
+    if last:  # another convolution reads what is resized
+        x = b.node("Conv", x, b.weights(16, 21, 3, 3))
+    made = plan(b.graph(x), ROWS, Options(min_group=1))
+    assert (made.layouts.get("b") == IMAGE) == last
 
 
 class Known:
@@ -107,3 +120,15 @@ def test_few_islands_are_scheduled_once_more() -> None:
         changed.setattr("onnxfuse.plan.search.layouts.IN_ALL", len(made.groups) - 1)
         assert with_cheaper_layouts(made, cast(Prices, known)) == made
     assert not known.asked
+
+
+def test_few_filters_at_the_end_of_a_large_island_read_the_layout_of_the_runtime() -> None:
+    """An image of three colours: what is before it transposes, and the rest keeps its channels last."""
+    b = Build()
+    x = b.input("x", 1, 32, 64, 64)
+    for _ in range(MOST):
+        x = b.node("Relu", b.node("Conv", x, b.weights(32, 32, 3, 3), pads=(1, 1, 1, 1)))
+    y = b.node("Conv", x, b.weights(3, 32, 9, 9), pads=(4, 4, 4, 4))
+    made = plan(b.graph(b.node("Tanh", y)), ROWS, Options(), legality=LEGALITY, costing=costing())
+    assert x not in made.layouts
+    assert len(made.layouts) == len(made.groups) - 2 > 1

@@ -2,7 +2,8 @@
 
 Channels last suit most networks. An island of few kernels between nodes of the runtime transposes twice for it, and
 filters that are fewer than the lanes of a vector leave most of each tile empty: filters as rows of a tile and pixels as
-its columns need neither.
+its columns need neither. Where such a filter ends a large network (an image of three colours, a mask), the values
+right before it are tried alone: what makes them transposes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.group import Group, Plan
+from onnxfuse.plan.layouts import CHANNELS
 from onnxfuse.plan.price import Prices, mean_ratio
 
 MOST = 6  # kernels of an island, at most: each is scheduled once more
 IN_ALL = 24  # kernels of all islands, at most; not by the budget, which is another one where a lock gives the groups
 SAVED = 0.015  # share of time that is saved, at least, on one core and on all of the target
+FEW = 16  # channels that are fewer: those of a vector
 LOST = 0.25  # share of time that may be lost on a larger machine
 
 
@@ -23,14 +26,34 @@ def with_cheaper_layouts(made: Plan, prices: Prices) -> Plan:
     """The plan, without the layouts of islands that are predicted to be faster in the runtime's layout."""
     priced = 0
     for values, groups in _islands(made):
-        kept = {v: layout for v, layout in made.layouts.items() if v not in values}
-        if len(groups) > min(MOST, IN_ALL - priced):
-            continue
-        priced += len(groups)
-        if _pays(groups, made, replace(made, layouts=kept), prices):
-            made = replace(made, layouts=kept)
-        prices.of_groups(groups, made.layouts)  # asked last: `tune` measures these, not those left
+        whole = len(groups) <= MOST
+        for part in [values] if whole else _ends(made, values, groups):
+            kept = {v: layout for v, layout in made.layouts.items() if v not in part}
+            touched = groups if whole else tuple(g for g in groups if part.intersection((*g.inputs, *g.outputs)))
+            if kept.keys() == made.layouts.keys() or len(touched) > min(MOST, IN_ALL - priced):
+                continue
+            priced += len(touched)
+            if _pays(touched, made, replace(made, layouts=kept), prices):
+                made = replace(made, layouts=kept)
+            prices.of_groups(touched, made.layouts)  # asked last: `tune` measures these, not those left
     return made
+
+
+def _ends(made: Plan, values: frozenset[str], groups: Sequence[Group]) -> list[frozenset[str]]:
+    """The images that are read where few channels leave an island; and those with what they are made of."""
+    found: list[frozenset[str]] = []
+    for g in groups:
+        if any(_few(made, v) for v in g.outputs if v not in values):
+            near = values.intersection(g.inputs)
+            found += [near, near.union(*(values.intersection(m.inputs) for m in groups if near & set(m.outputs)))]
+    return [part for part in dict.fromkeys(found) if part]
+
+
+def _few(made: Plan, value: str) -> bool:
+    """Whether a value is an image of few channels."""
+    t = made.graph.types.get(value)
+    count = t.shape[CHANNELS].constant if t is not None and len(t.shape) > CHANNELS + 1 else None
+    return count is not None and count < FEW
 
 
 def _pays(groups: Sequence[Group], made: Plan, other: Plan, prices: Prices) -> bool:
@@ -44,7 +67,7 @@ def _pays(groups: Sequence[Group], made: Plan, other: Plan, prices: Prices) -> b
 
 def _islands(made: Plan) -> list[tuple[frozenset[str], tuple[Group, ...]]]:
     """The values with a layout, and the groups that make or read them, by what groups connect."""
-    rest = [(frozenset((*g.inputs, *g.outputs)) & made.layouts.keys(), g) for g in made.groups]
+    rest = [(frozenset(made.layouts.keys() & {*g.inputs, *g.outputs}), g) for g in made.groups]
     found: list[tuple[frozenset[str], tuple[Group, ...]]] = []
     for values, group in ((values, g) for values, g in rest if values):
         joined = [island for island in found if island[0] & values]

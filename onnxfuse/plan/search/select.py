@@ -3,6 +3,10 @@
 Groups are added in topological order, so that a cover has no cycle. States are sets of covered nodes (closed under
 predecessors); of different orders that reach the same set, the cheapest is kept. This is exact as long as there are few
 sets; otherwise the most promising ones of each size are kept (beam search).
+
+Of the orders of a cover one is enough: the one in which each group is the first, by its first node, of all that are
+next. A group whose first node is before that of the group added last belongs before it, unless it waited for it; and
+no group is passed over that need not wait. So branches that do not read each other are covered one after the other.
 """
 
 from __future__ import annotations
@@ -49,12 +53,15 @@ class _Step:
 class _At:
     """A state, a set of covered nodes: the least price, a bound of the rest, the last step to it, all steps from it.
 
-    `ready` are the nodes that are next: what they read is covered.
+    `ready` are the nodes that are next: what they read is covered. Of all last steps to it, `low` is the least first
+    node, and `made` are the nodes of any.
     """
 
     price: float
     rest: float
     ready: Set
+    low: int = -1
+    made: Set = 0
     last: PricedGroup | None = None
     before: Set = 0
     steps: list[PricedGroup] = field(default_factory=list)
@@ -66,10 +73,11 @@ def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solve
     bound = _bounds(region, groups)
     if any(bound[i] == inf for i in bound):
         return None
-    by_first: dict[int, list[_Step]] = {}
+    steps: dict[int, list[_Step]] = {i: [] for i in members(region)}
     for c in groups:
         step = _Step(c, _rest(c.nodes, bound), legal.makers(c.nodes), members(legal.readers(c.nodes) & region))
-        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(step)
+        for i in members(c.nodes):
+            steps[i].append(step)
     first = set_of(i for i in members(region) if not legal.before[i] & region)
     seen: dict[Set, _At] = {0: _At(0.0, _rest(region, bound), first)}
     levels: list[list[Set]] = [[] for _ in range(region.bit_count() + 1)]
@@ -83,36 +91,46 @@ def cheapest(region: Set, choices: Iterable[PricedGroup], legal: Legal) -> Solve
                 del seen[dropped]
             del level[WIDTH:]
         for done in level:
-            _step(done, region, by_first, legal, seen, levels)
+            _step(done, region, steps, legal, seen, levels)
     return _solved(region, seen, levels, exact=exact) if region in seen else None
 
 
 def _step(
     done: Set,
     region: Set,
-    by_first: Mapping[int, Sequence[_Step]],
+    steps: Mapping[int, Sequence[_Step]],
     legal: Legal,
     seen: dict[Set, _At],
     levels: list[list[Set]],
 ) -> None:
-    """All steps from a state."""
+    """All steps from a state, where `steps` are those that cover a node."""
     here = seen[done]
     todo = region & ~done
     for i in bits(here.ready):
-        for step in by_first.get(i, ()):
+        waits = False
+        for step in steps[i]:
             c = step.choice
-            if c.nodes & done or step.makers & todo:
+            if c.nodes & done:
+                continue
+            if step.makers & todo:
+                waits = True
+                continue
+            if c.nodes & -c.nodes != 1 << i or (i < here.low and not step.makers & here.made):
                 continue
             then, price = done | c.nodes, here.price + c.price
             known = seen.get(then)
             if known is None:
                 left = todo & ~c.nodes
                 ready = set_of(r for r in step.readers if not legal.before[r] & left)
-                seen[then] = _At(price, here.rest - step.bound, (here.ready & left) | ready, c, done)
+                seen[then] = _At(price, here.rest - step.bound, (here.ready & left) | ready, i, c.nodes, c, done)
                 levels[then.bit_count()].append(then)
-            elif price < known.price:
-                known.price, known.last, known.before = price, c, done
+            else:
+                known.low, known.made = min(known.low, i), known.made | c.nodes
+                if price <= known.price:  # of equal ones that with the smallest last group
+                    known.price, known.last, known.before = price, c, done
             here.steps.append(c)
+        if not waits:
+            return
 
 
 def _bounds(region: Set, choices: Iterable[PricedGroup]) -> dict[int, float]:
