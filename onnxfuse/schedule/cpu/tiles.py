@@ -269,8 +269,9 @@ def epilogue(
         ahead = (*ahead, Prefetch(place.buffer, at, width))
     turn: tuple[Stmt, ...] = ()
     pitch = coefficient(goal.offset, lane)
-    turns = place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
-    if coefficient(goal.offset, row) == ONE and turns and pitch is not None and 1 < (pitch.constant or 2) < APART:
+    turns = pitch is not None and (pitch.constant is None or 1 < pitch.constant < APART)
+    turns = turns and place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
+    if turns and pitch is not None and coefficient(goal.offset, row) == ONE:
         k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
         done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
         at = substitute(goal.offset, {lane: begin, row: frame.first})

@@ -179,7 +179,8 @@ def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
     x, pitch = as_stored(goal.value), coefficient(goal.offset, step)
     if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
         return False
-    return 1 < (pitch.constant or OPEN) < FARTHEST and (not x.guards or isinstance(x.otherwise, Const))
+    near = pitch.constant is None or 1 < pitch.constant < FARTHEST
+    return near and (not x.guards or isinstance(x.otherwise, Const))
 
 
 def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
