@@ -6,8 +6,6 @@
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
-#define HOLE __attribute__((always_inline))
-
 // ---- vector loops ----
 
 // The active lanes of an iteration: all, or the first n.

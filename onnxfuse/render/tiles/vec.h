@@ -18,6 +18,8 @@
 #define ONNXFUSE_ISA sole
 #endif
 
+#define HOLE __attribute__((always_inline))  // of a lambda
+
 #ifndef ONNXFUSE_LANES
 #if defined(__AVX512F__)
 #define ONNXFUSE_LANES 16
