@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 _COUNTED = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
 _MOST = 1 << 16  # bytes of a file of the system
+_FORKED = 0x40  # among the flags of a process: it executes what its parent does (PF_FORKNOEXEC of Linux)
+_ALIKE = 32  # part of its parent's memory by which that of a process may differ that still has its parent's
 _EVERY = 0.004  # sampling interval in seconds
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc only
 
 
-def tree(pid: int) -> Iterator[int]:
-    """A process and its descendants; only the process itself where there is no /proc."""
-    yield pid
+def children(pid: int) -> Iterator[int]:
+    """The children of a process; none where there is no /proc."""
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            for child in _read(f"/proc/{pid}/task/{task}/children").split():
-                yield from tree(int(child))
+            yield from map(int, _read(f"/proc/{pid}/task/{task}/children").split())
 
 
 def resident(pid: int) -> int:
@@ -51,8 +51,23 @@ def _read(path: str) -> bytes:
 
 
 def resident_of_tree(pid: int) -> int:
-    """Counted bytes of a process and its descendants."""
-    return sum(map(resident, tree(pid)))
+    """Counted bytes of a process and its descendants; what one that was just forked shares with its parent, once."""
+    return _of_tree(pid, None)
+
+
+def _of_tree(pid: int, parents: int | None) -> int:
+    own = resident(pid)
+    shared = parents is not None and abs(own - parents) * _ALIKE <= parents and _forked(pid)
+    return (0 if shared else own) + sum(_of_tree(child, own) for child in children(pid))
+
+
+def _forked(pid: int) -> bool:
+    """Whether a process has executed no program of its own, as between `fork` and `exec`."""
+    try:
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return len(fields) > 6 and bool(int(fields[6]) & _FORKED)
 
 
 def trim() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import engine
-from onnxfuse.runtime.memory import resident, trim
+from onnxfuse.runtime.memory import children, resident, resident_of_tree, trim
 from onnxfuse.target import machine
 from scripts import large
 from tests.caches import own_cache
@@ -162,6 +164,30 @@ def test_a_compiler_that_takes_much_memory_is_ended_while_it_runs(tmp_path: Path
     with Meter(memory=here + ROOM) as meter, pytest.raises(BudgetError, match="MB were taken"), meter.step("build"):
         build_library(BuildRequest(sources, glue, greedy, None, 1, tmp_path / "l.so"))
     assert here + ROOM < meter.peak < MORE * (here + ROOM)
+
+
+FORKED = """
+import os, time
+held = b"x" * (200 << 20)
+child = os.fork()
+more = b"x" * ({} << 20) if not child else None
+print("ready", flush=True)
+time.sleep(20)
+"""  # a process and one that it forks, which takes more
+
+
+@pytest.mark.parametrize(("more", "total"), [(0, 200), (150, 550)])
+def test_memory_of_a_process_that_was_just_forked_is_its_parents(more: int, total: int) -> None:
+    """A compiler is started so: for a moment it seemed to need as much as the whole build, which ended."""
+    with subprocess.Popen([sys.executable, "-c", FORKED.format(more)], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            assert [parent.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+            found = resident_of_tree(parent.pid) >> 20
+        finally:
+            for pid in (*children(parent.pid), parent.pid):
+                os.kill(pid, signal.SIGKILL)
+    assert total <= found < total + 40
 
 
 def chain(count: int) -> bytes:
