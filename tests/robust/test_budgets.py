@@ -171,7 +171,7 @@ import os, time
 held = b"x" * (200 << 20)
 child = os.fork()
 more = b"x" * ({} << 20) if not child else None
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(20)
 """  # a process and one that it forks, which takes more
 
