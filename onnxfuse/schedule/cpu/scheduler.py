@@ -24,6 +24,7 @@ from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, Sche
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
+from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
@@ -155,7 +156,7 @@ def _scheduled(
         prepared = prepare(form, weights, target, half)
         nests.append(_nests(form, prepared, *settings, winograd=winograd, strips=True))
     prepared = prepare(c, weights, target, half)
-    if half is None:
+    if half is None and any(channel_blocks(d, prepared.places, weights, target) for d in c.definitions):
         by_tiles = prepare(c, weights, target, lanes=False)
         if sum(j.tiled is not None for j in by_tiles.jobs) > sum(j.tiled is not None for j in prepared.jobs):
             nests.append(_nests(c, by_tiles, *settings, winograd=winograd))
