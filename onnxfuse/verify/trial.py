@@ -258,7 +258,7 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: InputSets, 
             result, cost = runner.costed(values)
         except DeviceError:
             return False
-        if cost.peak_bytes <= MORE_BYTES and runner.tells([result]):
+        if cost.peak_bytes <= MORE_BYTES and cost.seconds <= MORE_RUNS and runner.tells([result]):
             base.add(values, result, new, cost)
             return True
         return False

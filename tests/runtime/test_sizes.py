@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,17 @@ def test_long_inputs_where_they_are_cheap(square: bool, tmp_path: Path):
     onnx.save(model, path)
     largest = max(sizes["n"] for sizes in tried(path).sizes)
     assert (largest == 16000) == (not square)
+
+
+def test_a_run_that_took_longer_than_predicted_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each set is run ten times and more, as where inputs of n elements make n * n."""
+    costed = trial._Runner.costed
+
+    def slow_at_one(runner: trial._Runner, values: trial.Values) -> tuple[list[Any], trial.RunCost]:
+        result, cost = costed(runner, values)
+        return result, replace(cost, seconds=2 * trial.MORE_RUNS) if values["x"].size == 1 else cost
+
+    path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["n"])}, ["y"])
+    assert {1, 128} <= {sizes["n"] for sizes in tried(path).sizes[2:]}
+    monkeypatch.setattr(trial._Runner, "costed", slow_at_one)
+    assert 1 not in {sizes["n"] for sizes in tried(path).sizes[2:]}
