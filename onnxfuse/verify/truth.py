@@ -39,7 +39,7 @@ RUNTIME = "ONNX Runtime in float64"
 REFERENCE = "ONNX Runtime in float64, ONNX's reference evaluator for operators that it has not"
 SECONDS = 60  # that it may take
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_SINGLE = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that are single by definition
+_SINGLE = {"NonMaxSuppression": (0, 1, 3, 4), "Resize": (1, 2), "Upsample": (1,)}  # inputs, single by definition
 _TYPED = ("to", "dtype")  # attributes that name an element type
 
 

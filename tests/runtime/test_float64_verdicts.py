@@ -61,6 +61,19 @@ def test_what_the_runtime_has_not_is_evaluated_node_by_node(attributes: dict[str
     assert 0 < compare.distance(true, found.astype(np.float64)).error < 1e-6
 
 
+def test_the_runtime_suppresses_boxes_of_float64_too():
+    """It takes them as float32; the reference evaluator is a loop in Python, a minute for some hundreds of classes."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["boxes"]),
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["chosen"]),
+        helper.make_node("Cast", ["chosen"], ["y"], to=FLOAT),
+    ]
+    limits = {"most": np.int64(20), "overlap": np.float32(0.5), "least": np.float32(0.1)}
+    name, true, found = both(model(nodes, [1, 300, 4], scores=random(1, 3, 300), **limits), random(1, 300, 4))
+    assert name == truth.RUNTIME
+    assert true.shape == found.shape == (60, 3) and (true == found).all()
+
+
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
 def test_sums_of_products_of_codes_do_not_saturate(op: str):
     """Where the runtime does without optimizations; `test_amplified` has such nodes among others."""
