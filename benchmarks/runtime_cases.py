@@ -141,6 +141,12 @@ def _rows() -> Iterator[Case]:
             yield Case("Resize", (s, None, None, sizes), {"mode": mode})
         for mode in ("nearest", "linear", "cubic"):
             yield Case("GridSample", (s, (s[0], 2 * s[2], 2 * s[3], 2)), {"mode": mode})
+        regions = (
+            np.tile(np.float32([1, 1, s[3] - 1, s[2] - 1]), (100, 1)) * np.float32(np.linspace(0.2, 1, 100))[:, None]
+        )
+        for side in (7, 14):
+            sizes = {"output_height": side, "output_width": side, "sampling_ratio": 2}
+            yield Case("RoiAlign", (s, regions, np.zeros(100, np.int64)), sizes)
 
 
 def _products() -> Iterator[Case]:

@@ -76,6 +76,7 @@ EXAMPLES: dict[str, Example] = {
     "OneHot": Example((ROW, [8], (2,))),
     "Resize": Example((IMAGE, None, None, [N, 8, 64, 64]), {"mode": "linear"}),
     "Upsample": Example((IMAGE, np.array([1, 1, 2, 2], np.float32))),
+    "RoiAlign": Example((IMAGE, (6, 4), np.zeros(6, np.int64)), {"sampling_ratio": 2}),
     "GridSample": Example((IMAGE, (N, 8, 8, 2)), {"mode": "nearest", "padding_mode": "border"}),
     "CumSum": Example((MATRIX, [1])),
     "CumProd": Example((MATRIX, [1])),

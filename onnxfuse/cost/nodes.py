@@ -290,6 +290,13 @@ def _sample(call: Call) -> NodeWork:
     return NodeWork(f"sample {mode}{' zeros' * once}", float(call.outputs[0].elements))
 
 
+def _regions(call: Call) -> NodeWork:
+    """One for each sample."""
+    ratio = call.attrs.get("sampling_ratio", 0)
+    samples = max(ratio, 1) ** 2 if isinstance(ratio, int) else 1
+    return NodeWork("sample regions", float(call.outputs[0].elements * samples))
+
+
 def _mode(call: Call, usual: str) -> str:
     mode = call.attrs.get("mode", usual)
     return mode.decode() if isinstance(mode, bytes) else str(mode)
@@ -315,6 +322,7 @@ _SPECIAL: dict[str, Callable[[Call], NodeWork]] = dict(
         ("Pow", _power),
         *_each(_resize, "Resize Upsample"),
         ("GridSample", _sample),
+        ("RoiAlign", _regions),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
         *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
         *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),

@@ -74,6 +74,7 @@ KINDS: dict[str, RuntimeRates] = {
     "sample linear": RuntimeRates(0.00042, 0.9),
     "sample linear zeros": RuntimeRates(0.003, 0.9),
     "sample cubic": RuntimeRates(0.00015, 0.9),
+    "sample regions": RuntimeRates(0.002, 0.9),
     "transpose": RuntimeRates(0.013, 0.0),
     "shuffle": RuntimeRates(0.0018, 0.0),
     "copy": RuntimeRates(0.022, 0.0),

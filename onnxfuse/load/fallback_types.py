@@ -7,7 +7,7 @@ from collections.abc import Callable
 from onnxfuse.ir.dtype import F32, U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides, floor_div
-from onnxfuse.ops.resize import resized
+from onnxfuse.ops.resampling.resize import resized
 from onnxfuse.ops.spec import UNFORESEEN, View
 
 Guess = Callable[[View], TensorType | tuple[TensorType, ...] | None]  # of the first output, or of the first ones

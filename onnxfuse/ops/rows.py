@@ -15,10 +15,9 @@ from onnxfuse.ops import (
     pooling,
     quantized,
     reduction,
-    resize,
-    sample,
     scatter,
 )
+from onnxfuse.ops.resampling import regions, resize, sample
 from onnxfuse.ops.spec import table
 
 FAMILIES = (
@@ -28,6 +27,7 @@ FAMILIES = (
     lookup,
     resize,
     sample,
+    regions,
     reduction,
     pooling,
     normalization,

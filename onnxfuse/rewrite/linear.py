@@ -16,7 +16,7 @@ import numpy as np
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
-from onnxfuse.ops.resize import stretches
+from onnxfuse.ops.resampling.resize import stretches
 from onnxfuse.rewrite.affine import affine_after, along, unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation

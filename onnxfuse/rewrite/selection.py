@@ -5,7 +5,7 @@ reads one token, only keys and values are computed for all tokens. An operator a
 indexed with the axis itself in one dimension, or does not depend on it.
 
 Products with one-hot rows become Gathers. What is computed from the rows of a small table that is looked up often is
-computed from the table.
+computed from the table. Elements that are scattered by slices become slices.
 """
 
 from __future__ import annotations
@@ -245,6 +245,24 @@ def _table(draft: Draft, value: str, found: dict[str, Node], rank: int) -> str:
     return reshaped(draft, value, shape[len(shape) - rank :]) if len(shape) > rank else value
 
 
+def scatter_of_slices(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """Elements whose places along the first axis are the same within a slice are written as slices."""
+    node = work.nodes[at]
+    data, _, updates = node.inputs
+    places = work.made_by(node.inputs[1], "Expand").inputs[0]
+    have, whole, written = (work.type(v).shape for v in (places, data, updates))
+    if node.attrs.get("axis", 0) not in (0, -len(whole)) or work.type(places).dtype != I64:
+        raise Miss("the places are along another axis, or 32-bit integers")
+    if len(have) != len(whole) or any(e != ONE for e in have[1:]) or have[0] != written[0]:
+        raise Miss("the places differ within a slice, or are repeated")
+    if written[1:] != whole[1:]:
+        raise Miss("only parts of slices are written")
+    draft = Draft(work, at)
+    places = reshaped(draft, places, (have[0], ONE))
+    how = {name: value for name, value in node.attrs.items() if name == "reduction"}
+    return draft.replace(node.outputs[0], draft.node("ScatterND", (data, places, updates), how))
+
+
 STEPS: tuple[StructuralRule, ...] = (
     StructuralRule(
         "selection-first",
@@ -269,5 +287,13 @@ STEPS: tuple[StructuralRule, ...] = (
         lookup_last,
         frozenset(),
         ("f is elementwise", "a, b and c are constants", "the table has fewer elements than are looked up"),
+    ),
+    StructuralRule(
+        "scatter-of-slices",
+        "ScatterElements(x, Expand(i), u) => ScatterND(x, i, u)",
+        "exact",
+        scatter_of_slices,
+        frozenset({"ScatterElements"}),
+        ("i has one place for each slice along the first axis", "u fills slices of x"),
     ),
 )

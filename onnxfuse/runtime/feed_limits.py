@@ -48,6 +48,7 @@ INDICES: dict[str, dict[int, int]] = {
     "GatherND": {1: 0},
     "ScatterND": {1: 0},
     "EmbedLayerNormalization": {0: 2, 1: 4},
+    "RoiAlign": {2: 0},
 }
 _ALL_AXES = {"GatherND", "ScatterND"}  # an index may be into any leading axis: it stays below the smallest extent
 

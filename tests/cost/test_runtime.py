@@ -86,6 +86,7 @@ NODES = {
     "sample linear": lambda n: same("GridSample", n, padding_mode="border"),
     "sample linear zeros": lambda n: same("GridSample", n, mode=b"bilinear"),
     "sample cubic": lambda n: same("GridSample", n, mode="bicubic"),
+    "sample regions": lambda n: same("RoiAlign", n, sampling_ratio=2),
     "transpose": lambda n: same("Transpose", n),
     "shuffle": lambda n: same("DepthToSpace", n),
     "copy": lambda n: same("Slice", n),

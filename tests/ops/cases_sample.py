@@ -1,4 +1,4 @@
-"""Cases of GridSample: every mode, padding and alignment, images of two and three axes, points outside and on edges."""
+"""Cases of GridSample and RoiAlign: every mode, padding and alignment, points and regions outside and on edges."""
 
 from __future__ import annotations
 
@@ -54,4 +54,32 @@ def solid() -> list[Case]:
     return out
 
 
-CASES = (*planar(), *edges(), *solid())
+def regions() -> list[Case]:
+    """Inside, across an edge, outside, turned round, of no size; of two images, of one element, none at all."""
+    image, places = data(2, 3, 9, 13), np.array([0, 1, 1, 0, 0, 1], np.int64)
+    rois = np.array([[1, 2, 9, 7], [-4, -3, 3, 2], [8, 5, 30, 20], [40, 40, 60, 60], [7, 6, 2, 1], [3, 3, 3, 3]])
+    out = []
+    for opset, attrs in ((10, {}), (16, {}), (16, {"coordinate_transformation_mode": "output_half_pixel"}), (22, {})):
+        for samples, height, width in ((1, 2, 3), (2, 7, 7), (3, 1, 4)):
+            how = {
+                "sampling_ratio": samples,
+                "output_height": height,
+                "output_width": width,
+                "spatial_scale": 0.75,
+                **attrs,
+            }
+            inputs = (image, rois.astype(np.float32), places)
+            # ONNX's evaluator centres pixels before there was an attribute for it
+            wrong = "onnx" if opset == 10 else ""
+            out.append(Case("RoiAlign", inputs, how, opset, length=4 * samples**2, factor=STEPS, wrong=wrong))
+    how = {"sampling_ratio": 2, "output_height": 2, "output_width": 2}
+    out.append(
+        Case("RoiAlign", (data(1, 2, 1, 1), data(5, 4, low=-1, high=1), np.zeros(5, np.int64)), how, 16, note="one")
+    )
+    out.append(
+        Case("RoiAlign", (data(1, 2, 4, 4), np.zeros((0, 4), np.float32), np.zeros(0, np.int64)), how, 16, note="none")
+    )
+    return out
+
+
+CASES = (*planar(), *edges(), *solid(), *regions())

@@ -107,6 +107,13 @@ def _dilated(b: Build, dilation: int) -> str:
     return str(b.node("Conv", _x(b, 1, 2, 5, 5), w, dilations=(dilation,) * 2, pads=(dilation,) * 4))
 
 
+def _scattered(b: Build, width: int) -> str:
+    """Rows of `width` of five elements, each written at one place."""
+    places = b.node("Unsqueeze", b.input("i", 3, dtype=I64), b.ints(1))
+    places = b.node("Expand", places, b.ints(3, width))
+    return b.node("ScatterElements", b.input("z", 7, 5), places, b.input("u", 3, width), axis=0)
+
+
 def _grouped(b: Build, groups: int) -> str:
     """Normalization of 4 channels in `groups` groups; with 8, the halves of a channel are normalized apart."""
     grouped = b.node("Reshape", _x(b, 2, 4, 6, 6), b.ints(0, groups, -1))
@@ -181,6 +188,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.node("Exp", looked_up(b, b.input("i", 7, 9, dtype=I64), 6)),
         lambda b: b.node("Softmax", looked_up(b, b.input("i", 7, 9, dtype=I64), 6), axis=-1),
     ),
+    "scatter-of-slices": (lambda b: _scattered(b, 5), lambda b: _scattered(b, 3)),
     "quantized-movement": (
         lambda b: chain(b, move=_transposed),
         lambda b: chain(b, move=_transposed, scales=(0.5, 0.25)),

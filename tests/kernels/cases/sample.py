@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Graph
 from tests.kernels.compiled import Case
 from tests.rules.build import Build
 
 OPEN = ({"N": 1, "H": 5, "W": 7, "P": 3}, {"N": 2, "H": 1, "W": 1, "P": 37}, {"N": 1, "H": 2, "W": 33, "P": 1})
+
+IMAGES = tuple({**sizes, "N": 5} for sizes in OPEN)  # as many as an index may be
 
 
 def sampled(*shape: int | str, points: tuple[int | str, ...], opset: int = 20, **attrs: Any) -> Graph:
@@ -27,8 +32,34 @@ def attended() -> Graph:
     return b.graph(b.node("ReduceSum", weighed, b.ints(-1), keepdims=0))
 
 
+def aligned(*shape: int | str, regions: int | str, **attrs: Any) -> Graph:
+    """Regions of images of which each names its own, with something elementwise behind."""
+    b = Build(16)
+    corner, extent = b.input("corner", regions, 2), b.node("Exp", b.input("extent", regions, 2))
+    rois = b.node("Concat", corner, b.node("Add", corner, extent), axis=1)
+    return b.graph(
+        b.node("Relu", b.node("RoiAlign", b.input("x", *shape), rois, b.input("i", regions, dtype=I64), **attrs))
+    )
+
+
+def levels() -> Graph:
+    """Regions of two levels of a pyramid whose images lie channels last, put together by the places of each level."""
+    b = Build(16)
+    found = b.node("Sub", b.input("z", 7, 16, 3, 3), b.input("y", 1))
+    for name, side, count in (("a", 9, 4), ("c", 5, 3)):
+        image = b.node("Transpose", b.input(f"{name}x", 1, side, side, 16), perm=(0, 3, 1, 2))
+        rois, of = b.input(f"{name}r", count, 4), b.constant(np.zeros(count, np.int64))
+        how = {"output_height": 3, "output_width": 3, "sampling_ratio": 2, "spatial_scale": side / 18}
+        places = b.node("Reshape", b.input(f"{name}i", count, dtype=I64), b.ints(count, 1))
+        found = b.node("ScatterND", found, places, b.node("RoiAlign", image, rois, of, **how))
+    return b.graph(found)
+
+
 def _cases() -> list[Case]:
-    out = [Case("sample_attended", attended())]
+    out = [Case("sample_attended", attended()), Case("regions_of_levels", levels())]
+    sides = {"output_height": 3, "output_width": 5, "spatial_scale": 0.5}
+    out.append(Case("regions_of_images", aligned(5, 2, 6, 9, regions=7, sampling_ratio=1, **sides)))
+    out.append(Case("regions_any", aligned("N", 3, "H", "W", regions="P", sampling_ratio=2, **sides), IMAGES))
     for mode in ("linear", "nearest", "cubic"):
         for padding in ("zeros", "reflection") if mode == "cubic" else ("zeros", "border", "reflection"):
             graph = sampled(2, 3, 5, 7, points=(4, 19), mode=mode, padding_mode=padding)

@@ -1,7 +1,7 @@
 """Rows of Resize and Upsample: separable interpolation, with positions and weights from tables or closed forms.
 
 Where the extents are known, positions and weights are computed in single precision as ONNX Runtime does, since the last
-bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/resize_axis.py`.
+bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/resampling/resize_axis.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, IndexTable, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
 from onnxfuse.ir.unsupported import FLOATS
-from onnxfuse.ops.resize_axis import NEAREST, TIE, Read, ResizeAttributes, ResizedAxis, Tapped, stretched, summed
+from onnxfuse.ops.resampling.resize_axis import (
+    NEAREST,
+    TIE,
+    Read,
+    ResizeAttributes,
+    ResizedAxis,
+    Tapped,
+    stretched,
+    summed,
+)
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
 

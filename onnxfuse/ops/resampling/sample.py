@@ -16,7 +16,7 @@ from onnxfuse.ir.index import ONE, Index, Loaded
 from onnxfuse.ir.indexing import product as count_of
 from onnxfuse.ir.indexing import unflatten
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
-from onnxfuse.ops.resize_axis import summed
+from onnxfuse.ops.resampling.resize_axis import summed
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Lift, Stages, number, wide
 
