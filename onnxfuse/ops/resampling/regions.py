@@ -88,7 +88,7 @@ def _neighbours(stages: Stages, bins: _Bins, regions: Index, sample: int) -> tup
     tag = f"{'xy'[bins.first]}{sample}"
 
     def coordinate(at: At) -> Scalar:
-        """In elements of the image; 0 where it is held, and -2, which is outside, where it is not."""
+        """In elements of the image, at least 0; -2 farther than one element before it, or behind its edge."""
         x = _coordinate(stages.view, bins, sample, *at)
         held = apply("and", apply("greater_equal", x, const(-1, F32)), apply("less_equal", x, number(bins.extent, F32)))
         return apply("select", held, apply("max", x, const(0, F32)), const(-2, F32))
@@ -107,19 +107,17 @@ def _neighbours(stages: Stages, bins: _Bins, regions: Index, sample: int) -> tup
         before = low(at)
         return apply("select", apply("less", before, last), apply("sub", x(at), cast(before, F32)), const(0, F32))
 
-    def weight(of: Element) -> Element:
-        """0 outside of the image."""
-        return lambda at: apply("select", apply("less", x(at), const(0, F32)), const(0, F32), of(at))
+    def neighbour(name: str, place: Element, share: Element) -> _Neighbour:
+        """With a share of the sample, or none outside of the image."""
 
-    made = []
-    for name, place, share in (
-        ("low", low, lambda at: apply("sub", const(1, F32), part(at))),
-        ("high", high, part),
-    ):
+        def weight(at: At) -> Scalar:
+            return apply("select", apply("less", x(at), const(0, F32)), const(0, F32), share(at))
+
         stages.value(f"%{name}_{tag}", shape, place)
-        by = stages.value(f"%by_{name}_{tag}", shape, weight(share))
-        made.append(_Neighbour(f"{stages.view.out()}%{name}_{tag}", bins.extent, by))
-    return made[0], made[1]
+        by = stages.value(f"%by_{name}_{tag}", shape, weight)
+        return _Neighbour(f"{stages.view.out()}%{name}_{tag}", bins.extent, by)
+
+    return neighbour("low", low, lambda at: apply("sub", const(1, F32), part(at))), neighbour("high", high, part)
 
 
 def _coordinate(view: View, bins: _Bins, sample: int, region: Index, bin_: Index) -> Scalar:
