@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_what_the_runtime_has_not_is_evaluated_node_by_node(attributes: dict[str
     name, true, found = both(model(nodes, [2, 4, 11, 13], w=random(6, 2, 3, 3), b=random(6)), random(2, 4, 11, 13))
     assert name == truth.REFERENCE
     assert 0 < compare.distance(true, found.astype(np.float64)).error < 1e-6
+
+
+def test_only_its_own_work_counts(monkeypatch: pytest.MonkeyPatch):
+    """While others work, or it waits, the evaluation takes longer, not more."""
+    monkeypatch.setattr(truth, "SECONDS", 0.5)
+    with truth._limited():
+        time.sleep(1.0)
+    with pytest.raises(DeviceError, match="too long"), truth._limited():
+        begin = time.process_time()
+        while time.process_time() < begin + 5.0:
+            pass
 
 
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
