@@ -184,7 +184,7 @@ def _checked(
         return {"error": None, "limit": None} | _kernel_at_fault(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
     narrowed = node.op_type in job.narrowed
-    coarsest = np.dtype(np.float32) if narrowed else _coarsest(captured[0], expected[0])
+    coarsest = np.dtype(np.float32) if narrowed else _coarsest(single, captured[0], expected[0])
     bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]
@@ -329,12 +329,14 @@ def _needed(proto: ModelProto, node: NodeProto) -> list[FunctionProto]:
     return list(found.values())
 
 
-def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
-    """The coarsest float dtype among the inputs and outputs of a node; float32 if it has no floats.
+def _coarsest(model: ModelProto, captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
+    """The coarsest float dtype of what a node reads, makes, or rounds to in between; float32 if it has no floats.
 
     Weights do not count: kernel and body read the same ones.
     """
-    types = [each.dtype for each in (*captured.values(), *made) if compare.is_float(each.dtype)]
+    casts = (n for function in model.functions for n in function.node if n.op_type == "Cast")
+    rounded = [helper.tensor_dtype_to_np_dtype(a.i) for n in casts for a in n.attribute if a.name == "to"]
+    types = [t for t in (*(v.dtype for v in (*captured.values(), *made)), *rounded) if compare.is_float(t)]
     return max(types, key=lambda each: compare.EPSILONS[compare.type_name(each)], default=np.dtype(np.float32))
 
 
