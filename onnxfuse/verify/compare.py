@@ -52,8 +52,10 @@ class Distance:
     at: int = 0  # the set of inputs, of several, at which this was found
 
 
-def distance(a: Array, b: Array) -> Distance:
+def distance(a: Array, b: Array, scale: float = 0.0) -> Distance:
     """The distance of `b` from the reference `a`; a few 8-bit integers of many may be one step apart.
+
+    Errors are relative to a root mean square of `a` of at least `scale` (see `scales`).
 
     >>> distance(np.array([3.0, 4.0]), np.array([3.0, 4.5])).error
     0.1
@@ -67,13 +69,13 @@ def distance(a: Array, b: Array) -> Distance:
     if a.dtype.itemsize < 4:
         a, b = a.astype(np.float32), b.astype(np.float32)
     a, b = a.ravel(), b.ravel()
-    found = _float_distance(a, b)
+    found = _float_distance(a, b, scale)
     if np.isfinite(found.error + found.rms):
         return found
     finite = np.isfinite(a)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Distance(np.inf, np.inf, reason="NaN or infinity in other places")
-    return _float_distance(a[finite], b[finite])
+    return _float_distance(a[finite], b[finite], scale)
 
 
 def _exact_distance(a: Array, b: Array) -> Distance:
@@ -85,7 +87,7 @@ def _exact_distance(a: Array, b: Array) -> Distance:
     return Distance(float(np.mean(off > ties)), float(off.max(initial=0.0)))
 
 
-def _float_distance(a: Array, b: Array) -> Distance:
+def _float_distance(a: Array, b: Array, scale: float) -> Distance:
     """Of two rows, block by block: the copies in float64 stay small. Not finite where the rows are not."""
     squares = off_squares = most = 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -96,7 +98,7 @@ def _float_distance(a: Array, b: Array) -> Distance:
             off_squares += float(y @ y)
             most = max(most, float(np.abs(y, out=y).max()))
     norm, size = float(np.sqrt(squares)), float(np.sqrt(off_squares))
-    error = size / max(norm, _TINY) if size else 0.0
+    error = size / max(norm, scale * float(np.sqrt(a.size)), _TINY) if size else 0.0
     return Distance(error, most, norm / max(1.0, float(np.sqrt(a.size))))
 
 
@@ -120,10 +122,17 @@ def worst(found: Sequence[Distance]) -> Distance:
     return replace(found[at], rms=min(each.rms for each in found), at=at)
 
 
-def distances(expected: Results, found: Results) -> list[Distance]:
+def by_set(expected: Results, found: Results, scales: Sequence[float] = ()) -> list[list[Distance]]:
+    """By set of inputs, by output, the distances; `scales` are those of outputs."""
+    return [
+        [distance(x, y, scale) for x, y, scale in zip(a, b, scales or [0.0] * len(a), strict=True)]
+        for a, b in zip(expected, found, strict=True)
+    ]
+
+
+def distances(expected: Results, found: Results, scales: Sequence[float] = ()) -> list[Distance]:
     """By output, the largest distance over all sets of inputs."""
-    rows = [[distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
-    return [worst(column) for column in zip(*rows, strict=True)]
+    return [worst(column) for column in zip(*by_set(expected, found, scales), strict=True)]
 
 
 def limit(own: Sequence[float], floor: float, exact: bool) -> float:

@@ -21,6 +21,7 @@ from onnxfuse.runtime import engine, entries, feed_limits, feeds
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import codes, compare, trial, truth
 from onnxfuse.verify.original import kept
+from onnxfuse.verify.scales import scales_of
 from onnxfuse.verify.trial import Values
 
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
@@ -183,12 +184,12 @@ def _checked(
         return {"error": None, "limit": None} | _kernel_at_fault(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
     narrowed = node.op_type in job.narrowed
-    coarsest = np.dtype(np.float32) if narrowed else _coarsest(captured[0], expected[0])
+    coarsest = np.dtype(np.float32) if narrowed else _coarsest(single, captured[0], expected[0])
     bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]
     if any(each.error > limit for each, limit in zip(found, limits, strict=True)):
-        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected)
+        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected, scales_of(single))
         spreads[node.op_type] = own
         limits = [compare.limit([each[i].error for each in own], bound, exact[i]) for i in range(len(exact))]
     for i in [i for i, each in enumerate(exact) if not each and limits[i] < found[i].error < np.inf]:
@@ -204,7 +205,8 @@ def _distances(
     job: ComparisonSettings, model: ModelProto, captured: list[Values], expected: compare.Results
 ) -> list[compare.Distance]:
     """By output, the distance of the kernel from the body, the largest over all instruction sets."""
-    rows = [compare.distances(expected, _tested(job, model, captured, isa)) for isa in job.isas]
+    scales = scales_of(model)
+    rows = [compare.distances(expected, _tested(job, model, captured, isa), scales) for isa in job.isas]
     return [max(column, key=lambda each: each.error) for column in zip(*rows, strict=True)]
 
 
@@ -222,15 +224,16 @@ def _by_float64(
     """
     names = [name for name in node.output if name]
     model = _single(job, node, captured[0])
+    scales = scales_of(model)
     kernels = [_tested(job, model, captured, isa) for isa in job.isas]
     pairs = []
     for at, (values, body) in enumerate(zip(captured, expected, strict=True)):
         found = [kernel[at] for kernel in kernels]
-        if all(compare.distance(body[output], each[output]).error <= limit for each in found):
+        if all(compare.distance(body[output], each[output], scales[output]).error <= limit for each in found):
             continue
         _, true = truth.truth(_single(job, node, values), [values], names)
-        own = truth.errors(true, [body])[output]
-        pairs.append((max(truth.errors(true, [each])[output] for each in found), own))
+        own = truth.errors(true, [body], scales)[output]
+        pairs.append((max(truth.errors(true, [each], scales)[output] for each in found), own))
     return compare.by_truth(pairs, len(pairs) < len(captured), limit)
 
 
@@ -245,7 +248,13 @@ def _kernel_at_fault(
     return {"ok": False, "message": problem.message}
 
 
-def _spread(job: ComparisonSettings, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
+def _spread(
+    job: ComparisonSettings,
+    model: bytes,
+    captured: list[Values],
+    expected: compare.Results,
+    scales: Sequence[float],
+) -> Spread:
     """Distances among the body's own runs: with and without optimizations, and with inputs perturbed by one rounding.
 
     Empty if the body does not run alone.
@@ -256,7 +265,7 @@ def _spread(job: ComparisonSettings, model: bytes, captured: list[Values], expec
     except DeviceError:
         return []
     optimized, nudged = runs[: len(captured)], runs[len(captured) :]
-    return [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
+    return [compare.distances(a, b, scales) for a, b in ((expected, optimized), (optimized, nudged))]
 
 
 def _message(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
@@ -320,12 +329,14 @@ def _needed(proto: ModelProto, node: NodeProto) -> list[FunctionProto]:
     return list(found.values())
 
 
-def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
-    """The coarsest float dtype among the inputs and outputs of a node; float32 if it has no floats.
+def _coarsest(model: ModelProto, captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
+    """The coarsest float dtype of what a node reads, makes, or rounds to in between; float32 if it has no floats.
 
     Weights do not count: kernel and body read the same ones.
     """
-    types = [each.dtype for each in (*captured.values(), *made) if compare.is_float(each.dtype)]
+    casts = (n for function in model.functions for n in function.node if n.op_type == "Cast")
+    rounded = [helper.tensor_dtype_to_np_dtype(a.i) for n in casts for a in n.attribute if a.name == "to"]
+    types = [t for t in (*(v.dtype for v in (*captured.values(), *made)), *rounded) if compare.is_float(t)]
     return max(types, key=lambda each: compare.EPSILONS[compare.type_name(each)], default=np.dtype(np.float32))
 
 

@@ -19,7 +19,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
-from onnxfuse.verify import codes, compare, trial, truth
+from onnxfuse.verify import codes, compare, scales, trial, truth
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.trial import Values
 from onnxfuse.verify.verdicts import ORIGINAL
@@ -60,6 +60,7 @@ class Original:
     unoptimized: bool  # whether it runs without optimizations
     rounding: float  # relative rounding of inputs by which `sensitivity` is measured
     least: float  # the floor of the limits of its float outputs
+    scales: list[float]  # by output, the root mean square that it counts as having at least
     optimized: Results = field(default_factory=list)
     own: list[list[float]] = field(default_factory=list)  # self-distance by set, by output
     sensitivity: list[float] = field(default_factory=list)  # by output: distance caused by inputs rounded by `rounding`
@@ -94,7 +95,7 @@ class Original:
 
     def within(self, found: Results) -> bool:
         """Whether these outputs are within `limits`."""
-        return not _exceeding(_distances(self.expected, found), self.limits)
+        return not _exceeding(self._distances(found), self.limits)
 
     def plain(self) -> Original | None:
         """The same, run without optimizations, wrong as its products of codes may be then; None if it does not run."""
@@ -116,7 +117,8 @@ class Original:
 
     def _row(self, output: int, found: Results, limits: Sequence[float]) -> tuple[compare.Distance, float]:
         pairs = zip(self.expected, found, strict=True)
-        column = [replace(compare.distance(x[output], y[output]), at=at) for at, (x, y) in enumerate(pairs)]
+        scale = self.scales[output]
+        column = [replace(compare.distance(x[output], y[output], scale), at=at) for at, (x, y) in enumerate(pairs)]
         reproduced = [d for d in column if self.own[d.at][output] <= compare.REPRODUCED or d.reason]
         each = max(reproduced or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
         return each, self.own[each.at][output]
@@ -138,7 +140,7 @@ class Original:
         An output that cancels out moves in steps, and whether the original's few runs moved it is luck. So while a run
         is over its limits on some sets only, perturbations are drawn, which allow more (`by_truth`).
         """
-        rows = _distances(self.expected, found)
+        rows = self._distances(found)
         allowed = self.limits if like_reference else self._allowed()
         over = _exceeding(rows, allowed)
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
@@ -176,7 +178,7 @@ class Original:
         exceeds the limits on some inputs only, perturbations grow until they move codes too: a kernel of codes that is
         wrong is wrong on all of them.
         """
-        rows = _distances(self.expected, found) if self.perturbed else []
+        rows = self._distances(found) if self.perturbed else []
         while over := _exceeding(rows, self._allowed()):
             if not self._draws(_DRAWS + _LARGER * (len(over) < len(self.sets))):
                 break
@@ -217,13 +219,12 @@ class Original:
             self.known[at] = (name, rows[0])
         name, true = self.known[at]
         runs = [self.expected[at], *self.optimized[at : at + 1]]
-        own = [max(column) for column in zip(*(truth.errors([true], [run]) for run in runs), strict=True)]
-        return name, list(zip(truth.errors([true], [found]), own, strict=True))
+        own = [max(column) for column in zip(*(truth.errors([true], [run], self.scales) for run in runs), strict=True)]
+        return name, list(zip(truth.errors([true], [found], self.scales), own, strict=True))
 
-
-def _distances(expected: Results, found: Results) -> list[list[compare.Distance]]:
-    """By set, by output."""
-    return [[compare.distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
+    def _distances(self, found: Results) -> list[list[compare.Distance]]:
+        """By set, by output."""
+        return compare.by_set(self.expected, found, self.scales)
 
 
 def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Sequence[float]]) -> list[int]:
@@ -264,7 +265,7 @@ def original(
     del session  # with its weights
     made = Original(
         path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding,
-        floor(skeleton), useless=found.useless,
+        floor(skeleton), scales.scales_of(skeleton), useless=found.useless,
     )  # fmt: skip
     _measure(made)
     if provider.bound:
@@ -291,9 +292,9 @@ def _measure(o: Original) -> None:
     o.optimized, rest = found[:sets], found[sets:]
     near, sensitivity = rest[: len(nudged)] or o.optimized, rest[len(nudged) :] or o.optimized
     for a, b, c in zip(o.expected, o.optimized, near, strict=True):
-        pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
+        pairs = zip(*(compare.distances([x], [y], o.scales) for x, y in ((a, b), (b, c))), strict=True)
         o.own.append([max(x.error, y.error) for x, y in pairs])
-    o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity)]
+    o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity, o.scales)]
 
 
 def _nudged(o: Original, share: float = 0.0) -> list[Values]:
@@ -307,7 +308,7 @@ def _measure_in(o: Original, provider: Provider) -> None:
     """Counts distances to runs in a provider among the original's own. Raises DeviceError where it does not run."""
     session = engine.open_session(o.path, engine.options(libraries=o.custom, lean=True, arena=False), provider)
     found = [engine.run(session, each, o.names, provider) for each in o.sets]
-    for row, distances in zip(o.own, _distances(o.expected, found), strict=True):
+    for row, distances in zip(o.own, o._distances(found), strict=True):
         row[:] = [max(own, each.error) for own, each in zip(row, distances, strict=True)]
 
 
@@ -329,7 +330,7 @@ def _perturbed(o: Original, draw: int) -> list[list[float]]:
         runs = [engine.run(session, feeds.nudged(each, seed, size), o.names) for each in o.sets]
     except (DeviceError, ValueError):  # ValueError: more than two gigabytes
         return [[0.0] * len(o.names) for _ in o.sets]
-    return [[each.error for each in row] for row in _distances(o.optimized or o.expected, runs)]
+    return [[each.error for each in row] for row in compare.by_set(o.optimized or o.expected, runs, o.scales)]
 
 
 def loads(path: str, custom: Sequence[str]) -> bool | None:

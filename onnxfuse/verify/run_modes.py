@@ -132,7 +132,7 @@ def facts_of(mode: RunMode, found: RunOutputs, first: Original) -> dict[str, Any
     float64_errors = first.float64_errors(found.results, mode.like_reference)
     return about | {
         "distances": [asdict(each) for each in nearest],
-        "largest": [asdict(each) for each in compare.distances(first.expected, found.results)],
+        "largest": [asdict(each) for each in compare.distances(first.expected, found.results, first.scales)],
         "own": own,
         "true": None if float64_errors is None else asdict(float64_errors),
     }

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,11 +20,11 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, likely_sizes
+from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes
 from onnxfuse.runtime.graphs import all_nodes
 from onnxfuse.runtime.memory import Watch
 from onnxfuse.runtime.provider import CPU, Provider
-from onnxfuse.verify import compare
+from onnxfuse.verify import compare, search
 from onnxfuse.verify.compare import Results
 
 Values: TypeAlias = dict[str, Array]
@@ -32,11 +33,8 @@ Sizes: TypeAlias = dict[str, int]
 LONG_RUN = 3.0  # seconds of all cores together, which do not depend on what else a machine does
 MORE_RUNS = 0.5  # the same, for all sets besides the first two
 MORE_BYTES = 2 << 30  # what a run of a larger set may be expected to hold
-SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
 _LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
 _CHOICES = 3  # values of inputs that decide, each with sets of its own
-_LENGTHS = (1, 2, 3, 4, 8, 16, 32, 64, 80, 96, 128, 160, 224, 256, 288, 320, 400, 512, 576, 640, 800, 1024, 1280, 1600,
-            2048, 4096, 8000, 16000, 32000, 80000, 160000)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,20 @@ class _Runner:
 
     def reached(self, problem: DeviceError) -> int:
         """How far a run went: the place of the node that failed, by its name in the runtime's words; -1 unknown."""
-        return max((self.order.get(name, -1) for name in re.findall(r"Name:'([^']*)'", problem.message)), default=-1)
+        return max(map(self._place, re.findall(r"Name:'([^']*)'", problem.message)), default=-1)
+
+    def far(self, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, sizes: Sizes) -> float:
+        """How far the model gets with these sizes; infinite where its outputs tell something."""
+        try:
+            result = self.run(feeds.drawn(wanted, sizes, recipe, seed=self.wish.seed))
+        except DeviceError as problem:
+            return self.reached(problem)
+        return math.inf if self.tells([result]) else len(self.order)
+
+    def _place(self, name: str) -> int:
+        """The place of a node by a name that the runtime may have made of its own or its result's; -1 unknown."""
+        known = name if name in self.order else max((n for n in self.order if n in name), key=len, default="")
+        return self.order.get(known, -1)
 
 
 def shapes_text(values: Mapping[str, Array]) -> str:
@@ -160,8 +171,10 @@ def shapes_text(values: Mapping[str, Array]) -> str:
 
 
 def _order(skeleton: ModelProto) -> dict[str, int]:
-    """Places of nodes, those of inner graphs behind all others."""
-    return {node.name: at for at, node in enumerate(all_nodes(skeleton.graph)) if node.name}
+    """Places of nodes by their results and names, those of inner graphs behind all others."""
+    every = list(enumerate(all_nodes(skeleton.graph)))
+    results = {name: at for at, node in every for name in node.output if name}
+    return {**results, **{node.name: at for at, node in every if node.name}}
 
 
 def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
@@ -192,9 +205,11 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
     if summed is not None:
         return summed
     fitting = fitting_sizes(wish.skeleton, wanted, {**fixed, **wish.dims})
-    sought = (_search(runner, wanted, fixed | fitting) if fitting else None) or _search(runner, wanted, fixed)
-    if sought is not None:
-        recipe, sizes = sought
+    for known in (fixed | fitting, fixed)[not fitting :]:
+        found_sizes = search.sizes(partial(runner.far, wanted), wish.skeleton, wanted, {**known, **wish.dims})
+        if found_sizes is None:
+            continue
+        recipe, sizes = found_sizes
         return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)
     if unclear is not None:
         return unclear
@@ -342,59 +357,3 @@ def _random_size(size: int, random: np.random.Generator) -> int:
     """A random size of similar magnitude."""
     step = next((step for step in (32, 16, 8) if size >= step and size % step == 0), 1)
     return int(random.integers(1, 6)) * step if step > 1 else int(random.integers(3, 24))
-
-
-# ---- sizes that are sought one by one ----
-
-
-def _search(
-    runner: _Runner, wanted: Sequence[feeds.Input], fixed: Mapping[str, int]
-) -> tuple[feeds.Recipe, Sizes] | None:
-    """Sizes with which the model runs, by hill climbing from several starts, symbol by symbol; None if not found."""
-    until = time.monotonic() + SEARCH
-    for start in ((1, 64, 16), (1, 64, 64), (2, 224, 128)):
-        twice = ((start[0], *[start[2]] * 9),) * 2
-        recipe = feeds.Recipe("sought", twice, (start[1],) * 2, shared=True, ones=True)
-        sizes = feeds.sizes_of(wanted, recipe, 0, {**runner.wish.dims, **fixed})
-        free = [s for s in sizes if s not in runner.wish.dims and s not in fixed and _occurs(s, wanted)]
-        found = _climb(runner, wanted, recipe, sizes, free, until)
-        if found is not None:
-            return recipe, found
-    return None
-
-
-def _climb(
-    runner: _Runner,
-    wanted: Sequence[feeds.Input],
-    recipe: feeds.Recipe,
-    sizes: Sizes,
-    free: Sequence[str],
-    until: float,
-) -> Sizes | None:
-    """The local optimum of hill climbing, by how far a run gets; None if the model does not run with these sizes.
-
-    Sizes that occur among the model's constants are tried first.
-    """
-
-    def reached(proposal: Sizes) -> float:
-        try:
-            result = runner.run(feeds.drawn(wanted, proposal, recipe, seed=runner.wish.seed))
-        except DeviceError as problem:
-            return runner.reached(problem)
-        return np.inf if runner.tells([result]) else len(runner.order)
-
-    best = reached(sizes)
-    for lengths in (likely_sizes(runner.wish.skeleton), _LENGTHS):
-        before = None
-        while best < np.inf and before != sizes:
-            before = sizes
-            for symbol, value in itertools.product(free, lengths):
-                if time.monotonic() > until:
-                    return None
-                proposal = {**sizes, symbol: value}
-                far = reached(proposal)
-                if far > best:
-                    best, sizes = far, proposal
-                if best == np.inf:
-                    return sizes
-    return sizes if best == np.inf else None

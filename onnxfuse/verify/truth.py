@@ -37,7 +37,7 @@ from onnxfuse.verify.compare import Array, Results
 
 RUNTIME = "ONNX Runtime in float64"
 REFERENCE = "ONNX Runtime in float64, ONNX's reference evaluator for operators that it has not"
-SECONDS = 60  # that it may take
+SECONDS = 60  # of all cores together that it may take: other work of a machine does not count
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SINGLE = {"NonMaxSuppression": (0, 1, 3, 4), "Resize": (1, 2), "Upsample": (1,)}  # inputs, single by definition
 _TYPED = ("to", "dtype")  # attributes that name an element type
@@ -98,29 +98,29 @@ def _alone(wide: ModelProto, node: NodeProto, known: Mapping[str, Array]) -> tup
     return ModelProto(ir_version=wide.ir_version, graph=graph, opset_import=wide.opset_import), given
 
 
-def errors(true: Results, found: Results) -> list[float]:
+def errors(true: Results, found: Results, scales: Sequence[float] = ()) -> list[float]:
     """By output, the largest distance of found floats from the true ones over all sets; 0 for other dtypes."""
-    rows = [
-        [compare.distance(t, _wide(f)).error if compare.is_float(f.dtype) else 0.0 for t, f in zip(a, b, strict=True)]
+    wide = [
+        [_wide(f) if compare.is_float(f.dtype) else t for t, f in zip(a, b, strict=True)]
         for a, b in zip(true, found, strict=True)
     ]
-    return [max(column) for column in zip(*rows, strict=True)]
+    return [each.error for each in compare.distances(true, wide, scales)]
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raises DeviceError after some time."""
+    """Raises DeviceError when the process has worked for some time."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise DeviceError("verify: the evaluation in float64 takes too long")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _wide(value: Array) -> Array:

@@ -23,6 +23,12 @@ def test_one_percent_is_one_percent(dtype: type):
     assert error(a, (a * 1.01).astype(dtype)) == pytest.approx(0.01, rel=0.2)
 
 
+def test_a_scale_is_what_a_reference_has_at_least():
+    a, b = np.zeros(100, np.float32), np.full(100, 1e-8, np.float32)
+    assert compare.distance(a, b, 1e-2).error == pytest.approx(1e-6)
+    assert compare.distance(a + 1, b + 1.01, 1e-2).error == pytest.approx(0.01, rel=1e-3)
+
+
 def test_one_wrong_element_in_a_million_is_above_every_float32_floor():
     a = np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32)
     b = a.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_the_runtime_suppresses_boxes_of_float64_too():
     name, true, found = both(model(nodes, [1, 300, 4], scores=random(1, 3, 300), **limits), random(1, 300, 4))
     assert name == truth.RUNTIME
     assert true.shape == found.shape == (60, 3) and (true == found).all()
+
+
+def test_only_its_own_work_counts(monkeypatch: pytest.MonkeyPatch):
+    """While others work, or it waits, the evaluation takes longer, not more."""
+    monkeypatch.setattr(truth, "SECONDS", 0.5)
+    with truth._limited():
+        time.sleep(1.0)
+    with pytest.raises(DeviceError, match="too long"), truth._limited():
+        begin = time.process_time()
+        while time.process_time() < begin + 5.0:
+            pass
 
 
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])

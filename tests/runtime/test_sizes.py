@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes
-from onnxfuse.verify import child, original, trial
+from onnxfuse.verify import child, original, search, trial
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -131,6 +131,41 @@ def test_a_valid_length_is_found_by_search(tmp_path: Path, length: int):
     path = saved(tmp_path, nodes, {"x": (FLOAT, [None, None])}, ["y", "p"], pads=np.array([0, 30, 0, 30]),
                  shape=np.array([-1, length]))  # fmt: skip
     assert all(each["x"].size % length == 0 for each in tried(path).values)
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("optimize", [False, True])
+def test_two_sides_that_have_to_be_long(optimize: bool, tmp_path: Path):
+    """Each has a window that no start fits: one is found after the other, though the runtime renames convolutions."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["image"], name="image"),
+        helper.make_node("Conv", ["image", "tall"], ["a"], name="tall"),
+        helper.make_node("Conv", ["a", "wide"], ["y"], name="wide"),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", "width"])}, ["y"], axes=np.array([0, 1]),
+                 tall=weights(32, 1, 250, 1), wide=weights(32, 32, 1, 250))  # fmt: skip
+    session = engine.open_session(str(path), engine.options(optimize=optimize))
+    found = trial.input_sets(session, trial.InputRequest(feed_limits.skeleton(path), None, 0, {}))
+    assert all(min(each["x"].shape) >= 250 for each in found.values)
+
+
+def test_starts_before_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A signal of many lines as long as an image is sides: no more runs than there are starts besides the recipes."""
+    nodes = [helper.make_node("Unsqueeze", ["x", "axes"], ["i"]), helper.make_node("Conv", ["i", "w"], ["y"])]
+    inputs = {"x": (FLOAT, ["n", "width"])}
+    path = saved(tmp_path, nodes, inputs, ["y"], axes=np.array([0, 1]), w=weights(4, 1, 50, 50))
+    refused = []
+    run = engine.run
+
+    def counted(*given: Any) -> list[engine.Array]:
+        refused.append(given)
+        result = run(*given)
+        refused.pop()
+        return result
+
+    monkeypatch.setattr(engine, "run", counted)
+    assert {each["x"].shape for each in tried(path).values} >= {(64, 64)}
+    assert len(refused) <= 2 * len(feeds.RECIPES) + len(search._STARTS)
 
 
 def test_a_length_that_an_export_was_traced_with(tmp_path: Path):

@@ -201,7 +201,8 @@ class _Winograd:
     def _transformed(self, group: tuple[int, ...], at: Index) -> tuple[Stmt, ...]:
         t, source = self.transform.filters, self.places[self.tiled.right.source].buffer
         e = Axis("e", Index.of(self.depth * self.width))
-        taps = [[Load(source, (self._tap(i, j) + e,), F32) for i in range(TAPS)] for j in range(TAPS)]
+        stored = self.tiled.right.dtype
+        taps = [[_single(Load(source, (self._tap(i, j) + e,), stored)) for i in range(TAPS)] for j in range(TAPS)]
         columns = [combined([t[k] for k in group], column) for column in taps]
         made = [x for row in zip(*columns, strict=True) for x in combined(t, row)]
         goals = [Goal(RIGHT, (at + k) * self.right + e, x) for k, x in enumerate(made)]
@@ -297,7 +298,7 @@ class _Winograd:
         chunk, lane, _ = self._columns()
         column = Index.of(chunk) * self.lanes + lane
         values = self._output(line, spot) | {**self.image, self.tiled.lane: column}
-        both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
+        both = apply("mul", _guarded(self.tiled.left, w), _single(self.tiled.right))
         total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
         goal = Goal(
             C,
@@ -335,6 +336,11 @@ class _Winograd:
         """Picoseconds of one core."""
         columns = product([a.extent for a in (*self.tiled.batch, *self.tiled.columns)])
         return self.rows * columns * (self.size * self.size * self.depth * self.target.serial.multiply_add)
+
+
+def _single(x: Load) -> Scalar:
+    """The value as float32."""
+    return x if x.dtype == F32 else cast(x, F32)
 
 
 def _guarded(left: Load, w: Windows) -> Load:

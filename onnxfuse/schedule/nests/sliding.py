@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.products import SINGLE
+from onnxfuse.ir.products import SINGLE, WIDENED_F16
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.tiled import Tiled
 
@@ -38,8 +38,11 @@ class Windows:
 
 
 def windows_of(t: Tiled, places: Mapping[str, Place]) -> Windows | None:
-    """The axes of a float32 contraction that slides constant 3x3 filters; None for other contractions."""
-    numbers = t.product == SINGLE and t.left.dtype == F32 and t.zeros is None
+    """The axes of a float32 contraction that slides constant 3x3 filters; None for other contractions.
+
+    Filters may be stored in 16 bits, if they are not interleaved: they are widened when they are transformed.
+    """
+    numbers = t.product in (SINGLE, WIDENED_F16) and t.left.dtype == F32 and t.zeros is None
     if not numbers or t.parts or len(t.ranges) != TAPS:
         return None
     moving = {e: slides for e in t.left.index if (slides := _slides(e, t)) is not None}

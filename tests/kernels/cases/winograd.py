@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from onnxfuse.ir.dtype import F16
 from onnxfuse.schedule.cpu.toom import FOUR, TWO
 from onnxfuse.schedule.cpu.winograd import WinogradBlocking
 from tests.kernels.cases.window import conv, pads
@@ -62,6 +63,13 @@ def cases() -> list[Case]:
         ("panels", conv("groups_panels", (1, 140, 14, 14), (140, 70, 3, 3), group=2, **one, after="clip")),
         ("tiles", conv("groups_tiles", (1, 140, 9, 9), (80, 70, 3, 3), group=2, **one, last="")),
         ("few", conv("groups_any", ("N", 132, "H", "W"), (132, 66, 3, 3), group=2, **one, sizes=sizes)),
+    ]
+    one["dtype"] = F16
+    table += [  # in 16 bits: filters are widened when they are transformed
+        ("two", conv("half", (1, 17, 13, 7), (33, 17, 3, 3), **one, after="residual")),
+        ("four", conv("half4", (1, 16, 8, 12), (32, 16, 3, 3), **one, last="")),
+        ("panels", conv("half_panels", (2, 24, 9, 10), (70, 24, 3, 3), **one, after="residual")),
+        ("blocks", conv("half_any", ("N", 16, "H", "W"), (40, 16, 3, 3), **one, sizes=sizes)),
     ]
     return [replace(case, name=f"winograd_{case.name}_{way}", winograd=WAYS[way]) for way, case in table]
 

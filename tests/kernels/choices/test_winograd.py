@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.cost import Cost, number
-from onnxfuse.ir.dtype import BF16, F32
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.index import ONE, ZERO, Index
@@ -111,10 +111,11 @@ SHAPES = {  # of ResNets and others: image, filters, whether it pays
 }
 
 
+@pytest.mark.parametrize("dtype", [F32, F16])
 @pytest.mark.parametrize("name", SHAPES)
-def test_winograd_is_chosen_where_predicted_faster(name: str) -> None:
+def test_winograd_is_chosen_where_predicted_faster(name: str, dtype: DType) -> None:
     x, filters, pays = SHAPES[name]
-    case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=(), dtype=dtype)
     assert by_winograd(case) is pays
     assert not by_winograd(case, winograd=False)
 
