@@ -158,6 +158,17 @@ def test_floating_point_on_the_way():
     assert known(body, "y") == ["10, (M)//2"]
 
 
+def test_a_size_by_the_reciprocal_of_another():
+    """As torchvision's detectors compute the size of the image that they resize to, when that is static."""
+    body = """<float least = {800}, float most = {1333}>
+    { s = Shape<start = 1>(x)\n a = ReduceMin<keepdims = 0>(s)\n b = ReduceMax<keepdims = 0>(s)
+      c = Cast<to = 1>(a)\n d = Cast<to = 1>(b)\n e = Reciprocal(c)\n f = Reciprocal(d)
+      g = Mul(e, least)\n h = Mul(f, most)\n scale = Min(g, h)\n k = Cast<to = 1>(s)\n m = Mul(k, scale)
+      n = Floor(m)\n y = Cast<to = 7>(n) }"""
+    assert known(body, "y", dims="3, 427, 640") == ["800, 1199"]
+    assert known(body, "y") == ["unknown"]
+
+
 def test_what_is_not_a_number_or_too_large_is_not_known():
     body = """<int64[2] huge = {4611686018427387904, 1}, float[1] none = {0}>
     { a = Add(huge, huge)\n b = Div(none, none)\n c = Cast<to = 7>(b)\n d = Cast<to = 6>(huge)\n y = Shape(x) }"""
