@@ -46,7 +46,7 @@ Array = np.ndarray[Any, Any]  # of objects: Index or NumPy scalar
 Element = Any
 # Floating-point functions that are rounded correctly everywhere: no shape may depend on the last bit of an exponential.
 _EXACT = {"add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "sqrt", "cast"}
-_EXACT |= {f for f, row in FUNCTIONS.items() if row.result == "bool"}
+_EXACT |= {"reciprocal"} | {f for f, row in FUNCTIONS.items() if row.result == "bool"}
 
 
 class Undecided(Exception):  # control flow

@@ -8,6 +8,8 @@ from fractions import Fraction
 from math import isfinite, isqrt
 from typing import Any
 
+import numpy as np
+
 from onnxfuse.ir.index import Index, floor_div
 
 
@@ -57,6 +59,18 @@ RATIONAL: dict[str, Callable[..., ExtentFraction | None]] = {
     "floor": _floor,
     "ceil": lambda a: _minus(_floor(_minus(a))),
 }
+
+
+def whole_numbers(name: str, array: np.ndarray[Any, Any]) -> dict[str, tuple[Index, ...]]:
+    """The elements of a value of rank 0 or 1 as integers, if all are floating-point numbers that represent one."""
+    given = array.reshape(-1)
+    sure = array.ndim <= 1 and all(isinstance(e, np.floating) and _is_whole(float(e)) for e in given)
+    return {name: tuple(Index.of(int(e)) for e in given)} if sure and given.size else {}
+
+
+def _is_whole(x: float) -> bool:
+    """Whether a number is an integer that float32 distinguishes from its neighbours, and not zero with a sign."""
+    return x.is_integer() and abs(x) < 1 << 24 and (x != 0 or not np.signbit(x))
 
 
 def power(x: float, y: float) -> float | None:

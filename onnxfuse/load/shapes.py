@@ -16,6 +16,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
 from onnxfuse.load.equal_dims import at_one_size, columns, meeting, put, symbol_of
+from onnxfuse.load.extent_fractions import whole_numbers
 from onnxfuse.load.fallback_types import guessed
 from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
 from onnxfuse.load.sequences import Around, Inputs, Item, Items, Results, results_of, typed_by
@@ -359,9 +360,9 @@ class _Pass:
         elif found and all(i in self.values for i in node.inputs if i):
             inputs = {i: self.values[i] for i in node.inputs if i}
             made = evaluate(found, inputs, self.facts)
-            for o in node.outputs:
-                if o in made:
-                    self._learn(o, made[o])
+            for o in (o for o in node.outputs if o in made):
+                self._learn(o, made[o])
+                self.known |= whole_numbers(o, made[o])
 
     def _shape_of(self, node: Node) -> None:
         t = self.types.get(node.inputs[0])

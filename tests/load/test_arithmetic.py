@@ -154,8 +154,34 @@ def test_floating_point_on_the_way():
     body = """<float[2] scale = {2.5, 0.5}, float one = {1}>
     { s = Shape<start = 1>(x)\n f = Cast<to = 1>(s)\n g = Mul(f, scale)\n h = Floor(g)
       y = Cast<to = 7>(h)\n e = Exp(g)\n z = Cast<to = 7>(e) }"""
-    assert known(body, "f", "y", "z", dims="N, 3, 5") == ["unknown", "7, 2", "unknown"]
+    assert known(body, "f", "y", "z", dims="N, 3, 5") == ["3, 5", "7, 2", "unknown"]
     assert known(body, "y") == ["10, (M)//2"]
+
+
+def test_a_range_to_a_floating_point_extent():
+    """As torch counts the ranks of a sorted row: `torch.arange(1, x.size(1) + 1, dtype=x.dtype)`."""
+    graph = graph_of("""g (float[N, 20] x) => (float[N, 20] y) <int64 at = {1}, int64 more = {1}, float one = {1}> {
+    s = Shape(x)\n e = Gather<axis = 0>(s, at)\n a = Add(e, more)\n b = Cast<to = 1>(a)
+    r = Range(one, b, one)\n y = Mul(x, r) }""")
+    assert repr(graph.types["r"]) == "float32[20]"
+
+
+def test_zero_with_a_sign_is_no_integer():
+    body = """<float[2] minus = {-1, 1}, int64 first = {0}> { s = Shape<start = 1>(x)\n f = Cast<to = 1>(s)
+    m = Mul(f, minus)\n half = Mul(f, f)\n y = Cast<to = 7>(half) }"""
+    assert known(body, "m", dims="N, 0, 5") == ["unknown"]
+    assert known(body, "m", dims="N, 2, 5") == ["-2, 5"]
+
+
+def test_a_size_by_the_reciprocal_of_another():
+    """As torchvision's detectors compute the size of the image that they resize to, when that is static."""
+    body = """<float least = {800}, float most = {1333}>
+    { s = Shape<start = 1>(x)\n a = ReduceMin<keepdims = 0>(s)\n b = ReduceMax<keepdims = 0>(s)
+      c = Cast<to = 1>(a)\n d = Cast<to = 1>(b)\n e = Reciprocal(c)\n f = Reciprocal(d)
+      g = Mul(e, least)\n h = Mul(f, most)\n scale = Min(g, h)\n k = Cast<to = 1>(s)\n m = Mul(k, scale)
+      n = Floor(m)\n y = Cast<to = 7>(n) }"""
+    assert known(body, "y", dims="3, 427, 640") == ["800, 1199"]
+    assert known(body, "y") == ["unknown"]
 
 
 def test_what_is_not_a_number_or_too_large_is_not_known():

@@ -143,7 +143,8 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
 def _channels_last(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definition, Load]]) -> Canonical:
     """The group with its images transposed to channels last."""
     rank = len(reads[0][0].axes)
-    ins = {p.name for p in c.inputs if p.name not in weights and _is_channels_first(p, rank)}
+    used = {n.source for d in c.definitions for n in loads(d.value)}  # others only say sizes
+    ins = {p.name for p in c.inputs if p.name in used and p.name not in weights and _is_channels_first(p, rank)}
     outs = {p.name for p in c.outputs if _is_channels_first(p, rank)}
     inside = {d.name for d in c.definitions if len(d.axes) == rank} - {p.name for p in c.outputs}
     names = {name: name + LAST for name in ins | outs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onnxfuse.ir.compose import loads, walk
@@ -10,12 +12,16 @@ from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, When, state
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
+from onnxfuse.lower.extents import Sized, sized
+from onnxfuse.lower.lowered import Lowered
+from onnxfuse.schedule.analysis.canonical import canonical
+from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.cpu.exchange import SIDE
 from onnxfuse.schedule.cpu.gemm import PACKED
 from onnxfuse.target import CPUS
 from tests.kernels.cases.form import CASES, EXCHANGED
 from tests.kernels.cases.window import conv, pads
-from tests.kernels.compiled import Case, kernel_of
+from tests.kernels.compiled import Case, kernel_of, lowered_of
 
 
 def kernel(case: Case) -> Kernel:
@@ -129,3 +135,17 @@ def test_windows_without_padding_that_are_strided_have_tiles() -> None:
     """The feature encoder of a speech network: 512 segments of three elements, which a tile cannot read."""
     made = kernel(conv("encoder", (1, 512, 399), (512, 512, 3), strides=(2,), last=""))
     assert tiles(made)
+
+
+def test_an_input_that_only_says_extents_is_not_copied() -> None:
+    """An image of the network, which says how many lines the tokens of an attention are as an image again."""
+    case = conv("said", (1, 64, 28, 28), (64, 1, 3, 3), group=64, pads=pads(1), last="")
+    lowered = lowered_of(case)
+    assert isinstance(lowered, Lowered)
+    group = sized(lowered, {})
+    assert isinstance(group, Sized)
+    c = canonical(group)
+    more = replace(c, inputs=(*c.inputs, replace(c.inputs[0], name="in9")))
+    last = [form for form in forms_of(more, ["in1", "in2"]) if form.layouts]
+    assert len(last) == 1
+    assert all(n.source != "in9" for form in last for d in form.definitions for n in loads(d.value))
