@@ -23,7 +23,7 @@ from onnxfuse.ir.index import (
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, const, number
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const, number
 
 
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
@@ -118,7 +118,7 @@ def simplify(x: Scalar) -> Scalar:
         if isinstance(node, Apply) and node.fn == "select":
             return _chosen(*node.args)
         if isinstance(node, Apply):
-            return _of_numbers(node)
+            return _padding(node) if node.fn == "cast" and isinstance(node.args[0], Load) else _of_numbers(node)
         if isinstance(node, Reduce) and node.combine == "max" and len(node.body) == 1:
             return _most(node)
         if not isinstance(node, (Load, FromIndex)) or not node.guards:
@@ -192,6 +192,12 @@ def _of_numbers(x: Apply) -> Scalar | None:
         return None
     yes, no = (folded(Apply(x.fn, tuple(n if a is choice else a for a in x.args), x.dtype)) for n in choice.args[1:])
     return simplify(apply("select", choice.args[0], yes, no))
+
+
+def _padding(x: Apply) -> Scalar | None:
+    """A cast of a load that is known to give a number, folded; None for others."""
+    read = simplify(x.args[0])
+    return cast(read, x.dtype) if isinstance(read, Const) else None
 
 
 def _between_numbers(x: Scalar) -> bool:

@@ -293,17 +293,36 @@ template <class T> ONNXFUSE_INLINE vec<T> load_between(const T* p, int first, in
   else if constexpr (is_same<T, bf16>) return widen_bf16(load_between(reinterpret_cast<const uint16_t*>(p), first, last));
   else {
 #if ONNXFUSE_AVX512
-    if constexpr (sizeof(T) == 4)
-      return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)(((1u << last) - 1) & (~0u << first)), p);
+    const unsigned m = ((1u << last) - 1) & (~0u << first);
+    if constexpr (sizeof(T) == 1) return (vec<T>)_mm_maskz_loadu_epi8((__mmask16)m, p);
+    if constexpr (sizeof(T) == 2) return (vec<T>)_mm256_maskz_loadu_epi16((__mmask16)m, p);
+    if constexpr (sizeof(T) == 4) return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)m, p);
+    if constexpr (sizeof(T) == 8) {
+      typedef typename vec_of<T>::half H;
+      return join_halves<T>((H)_mm512_maskz_loadu_epi64((__mmask8)m, p), (H)_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
+    }
 #elif ONNXFUSE_AVX2
-    if constexpr (sizeof(T) == 4)
-      return (vec<T>)_mm256_maskload_epi32(
-          reinterpret_cast<const int*>(p), (__m256i)(mask_first_n<int32_t>(last) & ~mask_first_n<int32_t>(first)));
-#endif
+    const char* at = reinterpret_cast<const char*>(p + first);
+    const int count = last > first ? last - first : 0;
+    if constexpr (sizeof(T) == 1) return bits_as<vec<T>>(count ? load_bytes(at, count) << 8 * first : 0);
+    if constexpr (sizeof(T) == 2) {  // the places before the first have negative numbers, for which the shuffle gives 0
+      const __m128i places = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      return (vec<T>)_mm_shuffle_epi8(load_16_bytes(at, 2 * count), _mm_sub_epi8(places, _mm_set1_epi8((char)(2 * first))));
+    }
+    const auto m = mask_first_n<T>(last) & ~mask_first_n<T>(first);
+    if constexpr (sizeof(T) == 4) return (vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)m);
+    if constexpr (sizeof(T) == 8) {
+      typedef typename vec_of<T>::half H;
+      const long long* words = reinterpret_cast<const long long*>(p);
+      return join_halves<T>((H)_mm256_maskload_epi64(words, (__m256i)lower_half(m)),
+                            (H)_mm256_maskload_epi64(words + 4, (__m256i)upper_half(m)));
+    }
+#else
     if (first == 0 && last == LANES) return load(p);
     T lanes[LANES] = {};
     for (int i = first; i < last; i++) lanes[i] = p[i];
     return load(lanes);
+#endif
   }
 }
 

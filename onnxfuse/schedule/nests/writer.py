@@ -7,7 +7,7 @@ subexpressions become variables there. A reduction becomes a ReduceLoop at its o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.affine import simplify
@@ -18,7 +18,7 @@ from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import looked_up, product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
 from onnxfuse.ir.lanes import CARRIED
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, variable
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, uncast, variable
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.nests.subranges import split_reduction
 
@@ -39,7 +39,7 @@ class Writer:
     at: list[list[Stmt]] = field(default_factory=list)
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
-    shared: set[Load] = field(default_factory=set)  # loads that several unrolled terms read
+    shared: set[Scalar] = field(default_factory=set)  # loads, or casts of loads, that several unrolled terms read
     rounded: set[Scalar] = field(default_factory=set)  # divisions whose quotients are rounded to integers
     count: int = 0
     prefix: str = ""
@@ -130,7 +130,7 @@ class Writer:
         kept = x in self.also
         if isinstance(x, FromIndex) and level == parent:
             return made
-        if isinstance(x, Apply) and level == parent and uses.get(x, 0) < 2 and not kept:
+        if isinstance(x, Apply) and level == parent and uses.get(x, 0) < 2 and not kept and x not in self.shared:
             return made
         name = self.variable(level)
         self.known[x] = name
@@ -242,8 +242,8 @@ class Writer:
         """
         level, first = len(self.loops), reduces[0]
         names = [self.variable(level) for _ in reduces]
-        readers = Counter(load for _, term in unrolled for load in loads(term))
-        self.shared = {load for load, count in readers.items() if count > 1}
+        readers = Counter(read for _, term in unrolled for read in _reads(term))
+        self.shared = {read for read, count in readers.items() if count > 1}
 
         def accumulate() -> None:
             for number, term in unrolled:
@@ -256,6 +256,12 @@ class Writer:
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name
         self.at[level].append(ReduceLoop(tuple(names), first.combine, first.body[0].dtype, closed))
+
+
+def _reads(term: Scalar) -> Iterator[Scalar]:
+    """The loads of a term, widened if it widens them."""
+    casts = {n.args[0]: n for n in walk(term) if isinstance(n, Apply) and n.fn == "cast" and n.dtype.floating}
+    yield from (casts.get(load, load) for load in loads(term))
 
 
 def _has_vector(body: tuple[Stmt, ...]) -> bool:
@@ -288,7 +294,7 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
         return x.body, []
     parts = factors(x.body[0]) if x.combine == "sum" else [x.body[0]]
     idle = {"sum": 0.0, "max": float("-inf"), "maxnum": float("-inf"), "min": float("inf")}.get(x.combine)
-    for f in parts:
+    for f in (uncast(part) if part.dtype.floating else part for part in parts):
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):
                 continue  # looked up under its guards only

@@ -51,6 +51,10 @@ def test_tails_move_n_elements_and_no_more(vectors: ctypes.CDLL, name: str) -> N
         y = np.ones(lanes, x.dtype)
         call(vectors, f"load_short_{name}", x, y, n)
         assert (y == np.where(np.arange(lanes) < n, x[:lanes], 0)).all()
+    for first, last in product(range(lanes + 1), repeat=2):
+        y, at = np.ones(lanes, x.dtype), np.arange(lanes)
+        call(vectors, f"load_inner_{name}", x, y, 100 * first + last)
+        assert (y == np.where((first <= at) & (at < last), x[:lanes], 0)).all()
     y = np.zeros_like(x)
     call(vectors, f"get_put_{name}", x, y, x.size)
     assert (y == x).all()

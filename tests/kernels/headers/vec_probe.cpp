@@ -17,9 +17,12 @@ template <class T> static void copy_tail(const T* x, T* y, long n) {
 }
 // load_n gives zero beyond n: the whole vector is stored.
 template <class T> static void load_short(const T* x, T* y, long n) { store(y, load_n(x, (int)n)); }
+// Zero before the first and beyond the last, of which n has the numbers.
+template <class T> static void load_inner(const T* x, T* y, long n) { store(y, load_between(x, (int)(n / 100), (int)(n % 100))); }
 #define COPY(name, T)                                                                             \
   extern "C" void copy_##name(const T* x, T* y, long n) { copy_tail(x, y, n); }                   \
   extern "C" void load_short_##name(const T* x, T* y, long n) { load_short(x, y, n); }            \
+  extern "C" void load_inner_##name(const T* x, T* y, long n) { load_inner(x, y, n); }            \
   extern "C" void get_put_##name(const T* x, T* y, long n) { for (long i = 0; i < n; i++) put(y + i, get(x + i)); }
 STORED(COPY)
 
