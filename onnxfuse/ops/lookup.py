@@ -6,6 +6,7 @@ from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32, I64, dtype_of
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ONE, ZERO, Index, Loaded, floor_div, greatest
+from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
 from onnxfuse.ops.movement import from_front, unit_at
 from onnxfuse.ops.proofs import never_negative
@@ -31,12 +32,10 @@ def gather(view: View) -> tuple[Definition, ...]:
 
 
 def extracted(view: View) -> tuple[Definition, ...]:
-    """ArrayFeatureExtractor: elements of the last axis, at the positions of one row of indices; a vector is one row."""
-    data, places = view.shape(0), view.shape(1)
-    if not data or not places or any(e != ONE for e in places[:-1]):
-        raise view.refuse("E-INVALID", f"indices of shape {places} are no row")
-    axes = view.axes((*(data[:-1] or (ONE,)), places[-1]))
-    at = (*(ZERO for _ in places[:-1]), *unit_at(axes[-1:]))
+    """ArrayFeatureExtractor: elements of the last axis, one for each of the indices; a vector is one row."""
+    data, places = view.ranked(0, 1), view.shape(1)
+    axes = view.axes((*(data[:-1] or (ONE,)), product(places)))
+    at = unflatten(unit_at(axes[-1:])[0], places)
     index = (*unit_at(axes[: len(data) - 1]), loaded(view, 1, at, data[-1]))
     return (Definition(view.out(), axes, view.load(0, index)),)
 

@@ -33,8 +33,8 @@ def activations() -> list[Case]:
 def features() -> list[Case]:
     op, table = "ai.onnx.ml::ArrayFeatureExtractor", data(3, 7)
     row = np.array([[4, 0, 4]])
-    out = [own(op, table, at) for at in (row, row[0], np.array([[6]]))]
-    return [*out, own(op, data(2, 3, 7), row), own(op, data(7), row), own(op, np.arange(7)[None], row)]
+    out = [own(op, table, at) for at in (row, row[0], row.T, np.array([[6]]))]
+    return [*out, own(op, data(2, 3, 7), row), own(op, data(7), row), own(op, np.arange(7)[None], row.T)]
 
 
 def products() -> list[Case]:
