@@ -132,6 +132,7 @@ def test_an_index_into_a_symbolic_extent(op: dict[str, Any], tmp_path: Path):
         {"i": (INT64, [40]), "x": (FLOAT, ["n", "seq"])},
         ["y"],
     )
+    assert described(path)["i"].limit == "seq"
     for each in feeds.random_sets(list(described(path).values()), seed=0, recipe=feeds.RECIPES[0], dims={}):
         assert 0 <= each["i"].min() <= each["i"].max() < each["x"].shape[1]
 
