@@ -103,6 +103,7 @@ EXAMPLES: dict[str, Example] = {
     "GlobalAveragePool": Example((IMAGE,)),
     "GlobalMaxPool": Example((IMAGE,)),
     "MatMul": Example((MATRIX, (C, 64))),
+    "ai.onnx.ml::ArrayFeatureExtractor": Example((MATRIX, (8,))),
     "com.microsoft::BiasGelu": Example((MATRIX, ROW)),
     "com.microsoft::FusedMatMul": Example((MATRIX, (64, C)), {"transB": 1}),
     "com.microsoft::FusedGemm": Example((MATRIX, (C, 64), (64,)), {"activation": "Relu"}),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32, I64, dtype_of
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ZERO, Index, Loaded, floor_div, greatest
+from onnxfuse.ir.index import ONE, ZERO, Index, Loaded, floor_div, greatest
+from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
 from onnxfuse.ops.movement import from_front, unit_at
 from onnxfuse.ops.proofs import never_negative
@@ -28,6 +29,21 @@ def gather(view: View) -> tuple[Definition, ...]:
     inner = unit_at(axes[at : at + len(indices)])
     index = (*unit_at(axes[:at]), loaded(view, 1, inner, data[at]), *unit_at(axes[at + len(indices) :]))
     return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def extracted(view: View) -> tuple[Definition, ...]:
+    """ArrayFeatureExtractor: elements of the last axis, one for each of the indices; a vector is one row."""
+    data, places = view.ranked(0, 1), view.shape(1)
+    axes = view.axes((*(data[:-1] or (ONE,)), product(places)))
+    at = unflatten(unit_at(axes[-1:])[0], places)
+    index = (*unit_at(axes[: len(data) - 1]), loaded(view, 1, at, data[-1]))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def _spelled_extraction(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    made = put.add("Gather", *inputs, axis=len(view.shape(0)) - 1)
+    (definition,) = extracted(view)
+    return (put.add("Reshape", made, put.vector(definition.shape)),)
 
 
 def gather_elements(view: View) -> tuple[Definition, ...]:
@@ -147,6 +163,7 @@ def constant_of_shape(view: View) -> tuple[Definition, ...]:
 
 ROWS: tuple[Row, ...] = (
     Row("Gather", gather),
+    Row("ai.onnx.ml::ArrayFeatureExtractor", extracted, spell=_spelled_extraction),
     Row("GatherElements", gather_elements),
     Row("GatherND", gather_nd),
     Row("ReverseSequence", reverse_sequence),

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from onnxfuse.ir.compose import computes, sources
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.scalar import Const
+from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.folding import LARGEST_WORK, folded, load_of, plain
+from onnxfuse.rewrite.folding import LARGEST_WORK, folded, load_of, plain, scattered
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch, content, static_shape
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.steps import StructuralRule
@@ -20,7 +21,7 @@ from onnxfuse.rewrite.steps import StructuralRule
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
 _RESHAPE = frozenset({"Reshape"})
 _WRITES = frozenset({"ScatterElements", "ScatterND"})
-_FILLED = 1 << 20  # largest ConstantOfShape, in bytes, that is materialized to fold a scatter into it
+_FILLED = 1 << 20  # largest value of moved constants, in bytes, that is materialized to fold a scatter of it
 _FACTORS = frozenset({"Cast", "Mul", "Sub"})
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
@@ -48,7 +49,8 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
             filled |= _filled(work, node, i)
     constants = {**work.constants, **filled} if filled else work.constants
-    return folded(work.definitions(at), node.outputs, constants, weights=node.op == "Cast" and _is_weight(work, node))
+    weights = node.op == "Cast" and _is_weight(work, node)
+    return folded(work.definitions(at), node.outputs, constants, weights=weights, by=scattered(node, constants))
 
 
 def _is_weight(work: MutableGraph, node: Node) -> bool:
@@ -73,17 +75,27 @@ def _is_weight(work: MutableGraph, node: Node) -> bool:
 
 
 def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:
-    """The output of ConstantOfShape as a constant, where a scatter of constants overwrites parts of it. Raises Miss."""
-    maker, t = work.node(value), work.types.get(value)
-    shape = t.static_shape if t is not None else None
-    if node.op not in _WRITES or maker is None or maker.op != "ConstantOfShape" or t is None or shape is None:
+    """An input of a scatter of constants that is made of constants, but too large to become one. Raises Miss."""
+    if node.op not in _WRITES:
         raise NoMatch(f"{value} is not a constant")
-    number = work.definitions(work.maker[value])[0].value
-    assert isinstance(number, Const)
-    made = Constant(t.dtype, shape, lambda: np.full(shape, number.value, t.dtype.numpy))
+    return {value: _spread(work, value)}
+
+
+def _spread(work: MutableGraph, value: str) -> Constant:
+    """A value as a constant, where constants are only moved and repeated to make it. Raises Miss."""
+    if value in work.constants:
+        return work.constants[value]
+    t = work.types.get(value)
+    shape = t.static_shape if t is not None else None
+    definitions = work.definitions(work.maker[value]) if value in work.maker else ()
+    if not definitions or t is None or shape is None or any(computes(d.value) for d in definitions):
+        raise NoMatch(f"{value} is not a constant")
+    read = sorted({s for d in definitions for s in sources(d.value)} - {d.name for d in definitions})
+    given = {s: _spread(work, s) for s in read}
+    made = Constant(t.dtype, shape, lambda: meaning(definitions, {s: c.load() for s, c in given.items()}, {})[value])
     if made.bytes > _FILLED:
         raise Miss(f"{value} has more than {_FILLED} bytes")
-    return {value: made}
+    return made
 
 
 def _known(work: MutableGraph, node: Node) -> dict[str, Constant]:

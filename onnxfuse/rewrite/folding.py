@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import computes, indices_of, sources, walk
 from onnxfuse.ir.dtype import BOOL, I32, I64
-from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
 from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.layout import Layout, Permute
@@ -32,14 +32,21 @@ LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy
 
 Constants = Mapping[str, Constant]
 Move = Callable[[Array], Array]
+Evaluation = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 def folded(
-    definitions: Definitions, outputs: tuple[str, ...], constants: Constants, *, weights: bool = False
+    definitions: Definitions,
+    outputs: tuple[str, ...],
+    constants: Constants,
+    *,
+    weights: bool = False,
+    by: Evaluation | None = None,
 ) -> dict[str, Constant]:
     """The outputs of a node as constants. Raises Miss where an input is not one, or the result would be too large.
 
-    `weights`: they are the weights of a product, which would be computed in each run, and may grow GROWTH times.
+    `weights`: they are the weights of a product, which would be computed in each run, and may grow GROWTH times. `by`
+    evaluates the node in as many steps as it has elements, whatever its definitions would take.
     """
     made = {d.name: d for d in definitions}
     own = [made[o] for o in outputs if o]
@@ -58,21 +65,36 @@ def folded(
         raise Miss(f"the folded result would grow from {have} to {size} bytes")
     arrays = {s: constants[s] for s in needed}
     move = moved(own[0], arrays) if len(definitions) == 1 else None
-    if move is None and work(definitions) > LARGEST_WORK:
+    if move is None and by is None and work(definitions) > LARGEST_WORK:
         raise Miss(f"evaluation would visit more than {LARGEST_WORK} elements")
     gathers = any(isinstance(a, Loaded) for d in definitions for i in indices_of(d.value) for a in atoms(i))
     if gathers and size > LARGEST_BYTES:
         raise Miss("indices of a gather this large are not checked at build time, and may be out of range")
     if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and (tables or not again)):
-        return _now(definitions, own, arrays)
+        return _now(own, arrays, by or (lambda given: meaning(definitions, given, {})))
     copied = _transposed(own[0], arrays) if move is not None else None
     later = {d.name: _later(definitions, d, arrays, move) for d in own}
     return {d.name: Constant(d.value.dtype, shapes[d.name], later[d.name], copied=copied) for d in own}
 
 
-def _now(definitions: Definitions, own: list[Definition], arrays: Mapping[str, Constant]) -> dict[str, Constant]:
+def scattered(node: Node, constants: Constants) -> Evaluation | None:
+    """ScatterND of constants that overwrites elements, as a NumPy function; None for other nodes."""
+    plain_scatter = node.op == "ScatterND" and node.attrs.get("reduction", "none") == "none"
+    if not plain_scatter or any(i not in constants for i in node.inputs):
+        return None
+    data, places, updates = (constants[i] for i in node.inputs)
+
+    def written(_: Mapping[str, Array]) -> dict[str, Array]:
+        made = data.load().copy()
+        made[tuple(np.moveaxis(places.load(), -1, 0))] = updates.load()
+        return {node.outputs[0]: made}
+
+    return written
+
+
+def _now(own: list[Definition], arrays: Mapping[str, Constant], evaluation: Evaluation) -> dict[str, Constant]:
     try:
-        values = meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})
+        values = evaluation({s: c.load() for s, c in arrays.items()})
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         raise Miss(f"evaluation fails, as it would at run time: {problem}") from None
     return {d.name: Constant.of(np.asarray(values[d.name], order="C"), d.value.dtype) for d in own}

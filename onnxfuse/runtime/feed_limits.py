@@ -36,7 +36,7 @@ _SMALL = 128  # elements of constants that may matter to shapes and are kept in 
 PASSED: dict[str, tuple[int, ...]] = dict.fromkeys(
     ("Identity", "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice",
      "Gather", "Tile", "Split", "Trilu", "Clip", "GatherElements", "GatherND", "Pad", "Crop", "CenterCropPad",
-     "ReverseSequence", "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "Dropout"), (0,)
+     "ReverseSequence", "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "Dropout", "ArrayFeatureExtractor"), (0,)
 ) | {"Where": (1, 2), "Concat": tuple(range(64)), "Max": (0, 1), "Min": (0, 1)}  # fmt: skip
 
 # Operators with an index input: its position, and the position of the data it points into.
@@ -46,11 +46,14 @@ INDICES: dict[str, dict[int, int]] = {
     "ScatterElements": {1: 0},
     "Scatter": {1: 0},
     "GatherND": {1: 0},
+    "ArrayFeatureExtractor": {1: 0},
     "ScatterND": {1: 0},
     "EmbedLayerNormalization": {0: 2, 1: 4},
     "RoiAlign": {2: 0},
 }
 _ALL_AXES = {"GatherND", "ScatterND"}  # an index may be into any leading axis: it stays below the smallest extent
+
+_LAST = {"ArrayFeatureExtractor": -1}  # the axis of operators without an attribute for it
 
 # Operators with inputs that are sizes, positions or counts, for which 1 is most likely valid.
 SIZES: dict[str, tuple[int, ...]] = {
@@ -252,6 +255,6 @@ def _limit(node: NodeProto, shape: tuple[int | str | None, ...] | None) -> int |
     if node.op_type in _ALL_AXES:
         numbers = [extent for extent in shape if isinstance(extent, int)]
         return min(numbers) if len(numbers) == len(shape) else 1
-    axis = next((helper.get_attribute_value(a) for a in node.attribute if a.name == "axis"), 0)
+    axis = next((helper.get_attribute_value(a) for a in node.attribute if a.name == "axis"), _LAST.get(node.op_type, 0))
     extent = shape[axis] if -len(shape) <= axis < len(shape) else None
     return 1 if extent is None else extent

@@ -30,6 +30,13 @@ def activations() -> list[Case]:
     return out
 
 
+def features() -> list[Case]:
+    op, table = "ai.onnx.ml::ArrayFeatureExtractor", data(3, 7)
+    row = np.array([[4, 0, 4]])
+    out = [own(op, table, at) for at in (row, row[0], row.T, np.array([[6]]))]
+    return [*out, own(op, data(2, 3, 7), row), own(op, data(7), row), own(op, np.arange(7)[None], row.T)]
+
+
 def products() -> list[Case]:
     out = []
     a, b, c = data(3, 4, 5), data(3, 5, 6, seed=1), data(6, seed=2)
@@ -90,4 +97,4 @@ def norms() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*activations(), *products(), *norms())
+CASES: tuple[Case, ...] = (*activations(), *features(), *products(), *norms())

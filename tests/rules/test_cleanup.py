@@ -73,6 +73,34 @@ def test_blow_ups_are_not_folded(op: str, shape: tuple[int, int]) -> None:
     assert rewritten(before, only("fold"))[0].nodes == before.nodes
 
 
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_masks_of_windows_are_folded(reduction: str) -> None:
+    """As torch exports what writes a number into a part of an image: by tables of positions, of 16 bytes for each."""
+    b, sides = Build(), (100, 90)
+    whole = b.node("ConstantOfShape", b.ints(120, 120))
+    places = []
+    for at, n in enumerate(sides):
+        line = b.constant(np.arange(n).reshape((n, 1) if at == 0 else (1, n)))
+        places.append(b.node("Unsqueeze", b.node("Expand", line, b.ints(*sides)), b.ints(2)))
+    assert sides[0] * sides[1] * 8 > EAGER_BYTES
+    updates = b.node("Expand", b.constant(np.float32(3)), b.ints(*sides))
+    mask = b.node("ScatterND", whole, b.node("Concat", *places, axis=-1), updates, reduction=reduction)
+    before = b.graph(b.node("Add", b.input("x", 120, 120), mask, out="y"))
+    after, _ = rewritten(before, only("fold"))
+    assert (ops(after) == ["Add"]) == (reduction == "none")
+    same(before, after)
+
+
+def test_of_several_updates_the_last_one_is_folded() -> None:
+    b = Build()
+    places = b.constant(np.array([[1], [2], [1], [-1]]))
+    mask = b.node("ScatterND", b.node("ConstantOfShape", b.ints(3, 2)), places, b.weights(4, 2))
+    before = b.graph(b.node("Add", b.input("x", 3, 2), mask, out="y"))
+    after, _ = rewritten(before, only("fold"))
+    assert ops(after) == ["Add"]
+    same(before, after)
+
+
 @pytest.mark.parametrize("case", ["folds", "lookup", "two readers", "16 bits", "grows", "large"])
 def test_weights_of_products_are_folded_from_eight_bits(case: str) -> None:
     b, folds = Build(), case == "folds"

@@ -124,13 +124,15 @@ def test_indices_inside_functions_and_branches_are_found(tmp_path: Path):
     assert (found["ids"].limit, found["positions"].limit) == (50, 9)
 
 
-def test_an_index_into_a_symbolic_extent(tmp_path: Path):
+@pytest.mark.parametrize("op", [{"op_type": "Gather", "axis": -1}, {"op_type": "ArrayFeatureExtractor"}], ids=str)
+def test_an_index_into_a_symbolic_extent(op: dict[str, Any], tmp_path: Path):
     path = saved(
         tmp_path,
-        [helper.make_node("Gather", ["x", "i"], ["y"], axis=-1)],
+        [helper.make_node(inputs=["x", "i"], outputs=["y"], **op)],
         {"i": (INT64, [40]), "x": (FLOAT, ["n", "seq"])},
         ["y"],
     )
+    assert described(path)["i"].limit == "seq"
     for each in feeds.random_sets(list(described(path).values()), seed=0, recipe=feeds.RECIPES[0], dims={}):
         assert 0 <= each["i"].min() <= each["i"].max() < each["x"].shape[1]
 
