@@ -122,7 +122,7 @@ _OPERATORS = {
     "copy": "Concat Slice Split Expand Tile QLinearConcat Trilu CenterCropPad Crop",
     "pad": "Pad",
     "scatter": "OneHot",
-    "gather inner": "GatherElements GatherND ReverseSequence",
+    "gather inner": "GatherElements GatherND ReverseSequence ArrayFeatureExtractor",
 }
 _KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
 

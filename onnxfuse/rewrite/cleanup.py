@@ -49,8 +49,9 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
             filled |= _filled(work, node, i)
     constants = {**work.constants, **filled} if filled else work.constants
+    definitions = work.definitions(at)
     weights = node.op == "Cast" and _is_weight(work, node)
-    return folded(work.definitions(at), node.outputs, constants, weights=weights, by=scattered(node, constants))
+    return folded(definitions, node.outputs, constants, weights=weights, by=scattered(node, constants))
 
 
 def _is_weight(work: MutableGraph, node: Node) -> bool:
