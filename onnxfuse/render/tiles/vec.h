@@ -251,33 +251,42 @@ ONNXFUSE_INLINE __m128i load_16_bytes(const char* p, int bytes) {  // at most 16
 }
 #endif
 
+#if ONNXFUSE_AVX512
+// The elements of the lanes whose bits are set, zero elsewhere; memory elsewhere is not touched.
+template <class T> ONNXFUSE_INLINE vec<T> load_masked(const T* p, unsigned m) {
+  if constexpr (sizeof(T) == 1) return (vec<T>)_mm_maskz_loadu_epi8((__mmask16)m, p);
+  if constexpr (sizeof(T) == 2) return (vec<T>)_mm256_maskz_loadu_epi16((__mmask16)m, p);
+  if constexpr (sizeof(T) == 4) return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)m, p);
+  if constexpr (sizeof(T) == 8) {
+    typedef typename vec_of<T>::half H;
+    return join_halves<T>((H)_mm512_maskz_loadu_epi64((__mmask8)m, p), (H)_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
+  }
+}
+#elif ONNXFUSE_AVX2
+// The same of 4 and 8 bytes, by a mask of whole lanes.
+template <class T> ONNXFUSE_INLINE vec<T> load_masked(const T* p, mask<T> m) {
+  if constexpr (sizeof(T) == 4) return (vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)m);
+  if constexpr (sizeof(T) == 8) {
+    typedef typename vec_of<T>::half H;
+    const long long* words = reinterpret_cast<const long long*>(p);
+    return join_halves<T>((H)_mm256_maskload_epi64(words, (__m256i)lower_half(m)),
+                          (H)_mm256_maskload_epi64(words + 4, (__m256i)upper_half(m)));
+  }
+}
+#endif
+
 // The first n of LANES elements, zero beyond; memory past n is not touched. 0 <= n <= LANES.
 template <class T> ONNXFUSE_INLINE vec<T> load_n(const T* p, int n) {
   if constexpr (is_same<T, f16>) return widen_f16(load_n(reinterpret_cast<const uint16_t*>(p), n));
   else if constexpr (is_same<T, bf16>) return widen_bf16(load_n(reinterpret_cast<const uint16_t*>(p), n));
   else {
 #if ONNXFUSE_AVX512
-    unsigned m = (1u << n) - 1;
-    if constexpr (sizeof(T) == 1) return (vec<T>)_mm_maskz_loadu_epi8((__mmask16)m, p);
-    if constexpr (sizeof(T) == 2) return (vec<T>)_mm256_maskz_loadu_epi16((__mmask16)m, p);
-    if constexpr (sizeof(T) == 4) return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)m, p);
-    if constexpr (sizeof(T) == 8) {
-      typedef typename vec_of<T>::half H;
-      return join_halves<T>((H)_mm512_maskz_loadu_epi64((__mmask8)m, p), (H)_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
-    }
+    return load_masked(p, (1u << n) - 1);
 #elif ONNXFUSE_AVX2
     const char* at = reinterpret_cast<const char*>(p);
     if constexpr (sizeof(T) == 1) return bits_as<vec<T>>(load_bytes(at, n));
     if constexpr (sizeof(T) == 2) return (vec<T>)load_16_bytes(at, 2 * n);
-    if constexpr (sizeof(T) == 4)
-      return (vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)mask_first_n<int32_t>(n));
-    if constexpr (sizeof(T) == 8) {
-      typedef typename vec_of<T>::half H;
-      const long long* words = reinterpret_cast<const long long*>(p);
-      mask<T> m = mask_first_n<T>(n);
-      return join_halves<T>((H)_mm256_maskload_epi64(words, (__m256i)lower_half(m)),
-                            (H)_mm256_maskload_epi64(words + 4, (__m256i)upper_half(m)));
-    }
+    if constexpr (sizeof(T) >= 4) return load_masked(p, mask_first_n<T>(n));
 #else
     T lanes[LANES] = {};
     for (int i = 0; i < n; i++) lanes[i] = p[i];
@@ -293,14 +302,7 @@ template <class T> ONNXFUSE_INLINE vec<T> load_between(const T* p, int first, in
   else if constexpr (is_same<T, bf16>) return widen_bf16(load_between(reinterpret_cast<const uint16_t*>(p), first, last));
   else {
 #if ONNXFUSE_AVX512
-    const unsigned m = ((1u << last) - 1) & (~0u << first);
-    if constexpr (sizeof(T) == 1) return (vec<T>)_mm_maskz_loadu_epi8((__mmask16)m, p);
-    if constexpr (sizeof(T) == 2) return (vec<T>)_mm256_maskz_loadu_epi16((__mmask16)m, p);
-    if constexpr (sizeof(T) == 4) return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)m, p);
-    if constexpr (sizeof(T) == 8) {
-      typedef typename vec_of<T>::half H;
-      return join_halves<T>((H)_mm512_maskz_loadu_epi64((__mmask8)m, p), (H)_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
-    }
+    return load_masked(p, ((1u << last) - 1) & (~0u << first));
 #elif ONNXFUSE_AVX2
     const char* at = reinterpret_cast<const char*>(p + first);
     const int count = last > first ? last - first : 0;
@@ -309,14 +311,7 @@ template <class T> ONNXFUSE_INLINE vec<T> load_between(const T* p, int first, in
       const __m128i places = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
       return (vec<T>)_mm_shuffle_epi8(load_16_bytes(at, 2 * count), _mm_sub_epi8(places, _mm_set1_epi8((char)(2 * first))));
     }
-    const auto m = mask_first_n<T>(last) & ~mask_first_n<T>(first);
-    if constexpr (sizeof(T) == 4) return (vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)m);
-    if constexpr (sizeof(T) == 8) {
-      typedef typename vec_of<T>::half H;
-      const long long* words = reinterpret_cast<const long long*>(p);
-      return join_halves<T>((H)_mm256_maskload_epi64(words, (__m256i)lower_half(m)),
-                            (H)_mm256_maskload_epi64(words + 4, (__m256i)upper_half(m)));
-    }
+    if constexpr (sizeof(T) >= 4) return load_masked<T>(p, mask_first_n<T>(last) & ~mask_first_n<T>(first));
 #else
     if (first == 0 && last == LANES) return load(p);
     T lanes[LANES] = {};
