@@ -90,7 +90,8 @@ def cost_of(
     """The predicted cost of one run of a legal kernel; None where it depends on a symbol that has no value.
 
     `constants` are the graph's weights, which are read once per run of the model; `run_weight_bytes`, their total size,
-    decides the cache level they come from. Other inputs and outputs are shared with neighbouring kernels.
+    decides the cache level they come from, and so does scratch where a phase first stores to it: no kernel used it
+    since the one before with as much. Other inputs and outputs are shared with neighbouring kernels.
     """
     assert kernel.legal, "cost: what a kernel does is counted once it is legalized"
     known = dict(symbols or {})
@@ -102,12 +103,16 @@ def cost_of(
         }
         machine = (target.lanes, latency_of(target), _items(dtypes))
         around = (_items(sizes), _items(weights), _items(known))
-        facts = [facts_of(phase, *machine) for phase in kernel.phases]
-        pairs = zip(kernel.phases, facts, strict=True)
-        phases = tuple(_phase(found, p.work, target, *around, few=p.few) for p, found in pairs)
+        cold = {b.name for b in kernel.scratch if b.space == "global"} if run_weight_bytes > _held(target) else set()
+        phases = []
+        for p in kernel.phases:
+            found = facts_of(p, *machine)
+            first = found.stored & cold
+            phases.append(_phase(found, p.work, target, *around, first, few=p.few))
+            cold -= first
     except SymbolUnknown:
         return None
-    return Cost(phases, target.dispatch_us * 1e-6)
+    return Cost(tuple(phases), target.dispatch_us * 1e-6)
 
 
 def handing_on(size: float, target: Cpu) -> float:
@@ -115,7 +120,7 @@ def handing_on(size: float, target: Cpu) -> float:
 
     What those kernels touch beside it is taken to be as much again.
     """
-    held = 2 * size <= target.l3_bytes * REUSABLE
+    held = 2 * size <= _held(target)
     reached = target.cores * target.l3_gbps if held else min(target.cores * target.bandwidth, target.memory_gbps)
     ways = 1.0 + (target.stored if held else STORED)
     waiting = target.dispatch_us + (target.barrier_us if target.cores > 1 else 0.0)
@@ -166,23 +171,31 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
     return sizes | {b.name: 1.0 * number(b.size, symbols) * b.dtype.bytes for b in buffers}
 
 
+def _held(target: Cpu) -> float:
+    """Bytes that L3 keeps until they are used again."""
+    return target.l3_bytes * REUSABLE
+
+
 def _levels(
-    touched: Collection[str], sizes: Mapping[str, float], weights: Mapping[str, float], target: Cpu
+    touched: Collection[str],
+    sizes: Mapping[str, float],
+    weights: Mapping[str, float],
+    target: Cpu,
+    cold: Collection[str],
 ) -> dict[str, str]:
     """The level in which each buffer that a phase touches lies when the phase begins, or where it will be wanted.
 
     A value was made or read a phase ago, in this kernel or in the one before, so that what this phase touches tells
-    how much came in between. `weights` come once in a run of the model, with so many bytes in between.
+    how much came in between. `weights` come once in a run of the model, with so many bytes in between; `cold` buffers
+    have been overtaken by them.
     """
     others = [name for name in touched if name not in weights]
     total = sum(sizes[name] for name in others)
     small, near = (total <= target.l2_bytes * share for share in (SMALL, REUSABLE))
-    found = dict.fromkeys(
-        others, L2 if small else NEAR if near else L3 if total <= target.l3_bytes * REUSABLE else MEMORY
-    )
+    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if total <= _held(target) else MEMORY)
     for name, size in weights.items():
-        found[name] = L2 if size <= target.l2_bytes * REUSABLE else L3 if size <= target.l3_bytes * REUSABLE else MEMORY
-    return found
+        found[name] = L2 if size <= target.l2_bytes * REUSABLE else L3 if size <= _held(target) else MEMORY
+    return found | dict.fromkeys(cold, MEMORY)
 
 
 def _items(mapping: Mapping[str, T]) -> Items[T]:
@@ -197,11 +210,12 @@ def _phase(
     sizes: Items[float],
     weights: Items[float],
     symbols: Items[int],
+    cold: frozenset[str],
     *,
     few: bool,
 ) -> PhaseCost:
     """The cost of a phase of a kernel with these buffers; candidates have phases in common."""
-    return _counted(facts, work, target, dict(sizes), dict(weights), dict(symbols), few=few)
+    return _counted(facts, work, target, dict(sizes), dict(weights), dict(symbols), cold, few=few)
 
 
 def _counted(
@@ -211,6 +225,7 @@ def _counted(
     sizes: Mapping[str, float],
     weights: Mapping[str, float],
     symbols: Mapping[str, int],
+    cold: Collection[str],
     *,
     few: bool,
 ) -> PhaseCost:
@@ -226,7 +241,7 @@ def _counted(
     compute = counter.cycles() * target.cycle
     accesses = counter.accesses()
     touched = {a.buffer: None for a in accesses if a.buffer not in own}
-    levels = _levels(touched, sizes, weights, target)
+    levels = _levels(touched, sizes, weights, target, cold)
     near, beyond, once = fetched(accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     others = 1 - 1 / target.cores  # share of what is in some core's L2 that is in another one's
     ways = target.stored

@@ -18,8 +18,23 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, Phase, ReduceLoop, Split, Stmt, Store, When
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Bind,
+    Buffer,
+    Let,
+    Loop,
+    Pack,
+    Phase,
+    ReduceLoop,
+    Split,
+    Stmt,
+    Store,
+    When,
+    statements,
+)
 from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
+from onnxfuse.ir.tile import Tile
 
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
@@ -56,9 +71,9 @@ Block: TypeAlias = tuple[Straight | Nested, ...]
 
 @dataclass(slots=True, eq=False)
 class PhaseFacts:
-    """The body of a phase; by split the loop over it, where there is one; and which accesses are `merged`, once known.
+    """The body of a phase; by split the loop over it, where there is one; the buffers it stores to; merged accesses.
 
-    Those are the same for all sizes, and are told by the first count. Equal phases have one object.
+    Which accesses are `merged` is the same for all sizes, and is told by the first count. Equal phases have one object.
     """
 
     splits: tuple[Split, ...]
@@ -66,6 +81,7 @@ class PhaseFacts:
     dtypes: Mapping[str, DType]
     body: Block
     over: Mapping[int | None, Loop]
+    stored: frozenset[str]
     merged: tuple[Merged, ...] | None = None
 
 
@@ -100,7 +116,9 @@ def _facts(
 ) -> PhaseFacts:
     all_ = {**dict(dtypes), **{b.name: b.dtype for b in locals_}}
     reader = _Reader(splits=splits, lanes=lanes, latency=latency, dtypes=all_, symbols={})
-    return PhaseFacts(splits, locals_, all_, reader.block(body), reader.over)
+    found = (s for s in statements(body) if isinstance(s, (Store, Tile, Pack)))
+    stored = frozenset(s.buffer if isinstance(s, Store) else s.out for s in found)
+    return PhaseFacts(splits, locals_, all_, reader.block(body), reader.over, stored)
 
 
 @dataclass(slots=True)
