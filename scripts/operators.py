@@ -131,7 +131,7 @@ EXAMPLES: dict[str, Example] = {
     M + "QLinearConcat": Example((*CODED, MATRIX, *CODED, MATRIX, *CODED), dtype=U8),
     "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
 }
-INDEXED = {"Gather", "GatherElements", "GatherND", "ReverseSequence"}
+INDEXED = {"Gather", "GatherElements", "GatherND", "ReverseSequence", "ai.onnx.ml::ArrayFeatureExtractor"}
 INTRODUCED: dict[str, int] = {}
 for schema in get_all_schemas_with_history():
     if schema.domain == "":

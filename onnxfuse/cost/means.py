@@ -44,7 +44,7 @@ class Means:
             return num // den if isinstance(num, int) and isinstance(den, int) else num / den
         if isinstance(atom, Mod):
             num, den = self.number(atom.num), self.number(atom.den)
-            return num % den if isinstance(num, int) and isinstance(den, int) else den / 2
+            return num % den if isinstance(num, int) and isinstance(den, int) else (den - 1) / 2
         if isinstance(atom, (Least, Common)):
             return (min if isinstance(atom, Least) else max)(self.number(atom.one), self.number(atom.two))
         if isinstance(atom, Entry):

@@ -16,6 +16,7 @@ from onnxfuse.ops.traits import is_view_by_name
 VIEW = "view"
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 FEW = 8  # numbers of a constant that say how a node works
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators have prices by their names
 RESIZED = ("nearest", "linear", "cubic")  # modes of Resize
 
 

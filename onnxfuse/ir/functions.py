@@ -1,13 +1,15 @@
-"""The table of scalar functions: meaning in NumPy, algebra and cost, one row each."""
+"""The table of scalar functions: meaning in NumPy, algebra and cost, one row each; and which types they take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import erf
 from typing import Any
 
 import numpy as np
+
+from onnxfuse.ir.dtype import BOOL, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +127,31 @@ FUNCTIONS: dict[str, Function] = {
         Function("cast", 1, lambda x: x),
     )
 }
+
+LOGICAL = ("and", "or", "xor", "not")  # functions of truth values
+FLOATING = ("fma", "snap")  # functions of floating-point numbers; isnan and isinf of integers are false
+INTEGERS = ("snapped", "coded")  # functions of floating-point numbers that give integers
+
+
+def converts(value: DType, element: DType) -> bool:
+    """Whether a store, a pack or a select may convert: 16-bit floats to float32, or float32 rounded to these."""
+    return value.accumulator == element.accumulator
+
+
+def fits(fn: str, taken: Sequence[DType], made: DType) -> bool:
+    """Whether a function of the table takes operands of these types and gives that one."""
+    if fn == "cast":
+        return True
+    if fn == "select":
+        return taken[0] == BOOL and converts(taken[1], made) and converts(taken[2], made)
+    if fn == "coded":  # its zero point is an integer
+        *taken, zero = taken
+        if zero.kind not in "iu":
+            return False
+    if any(t != taken[0] for t in taken) or (fn in FLOATING and not taken[0].floating):
+        return False
+    if FUNCTIONS[fn].result == "bool":
+        return made == BOOL and (fn not in LOGICAL or taken[0] == BOOL)
+    if fn in INTEGERS:
+        return taken[0].floating and made.kind in "iu"
+    return made == taken[0]

@@ -35,7 +35,7 @@ def stores_codes(s: Loop, around: Loop) -> bool:
     Each iteration makes one vector. All iterations share the zero point, a number, and nothing that is stored is read
     again.
     """
-    *lets, last = s.body
+    *lets, last = s.body or (None,)
     if not isinstance(last, Store) or last.behind or last.scattered or not all(isinstance(x, Let) for x in lets):
         return False
     made = last.value

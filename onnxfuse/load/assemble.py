@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import onnx
 
@@ -11,7 +12,7 @@ from onnxfuse.load.convert import ConvertedGraph
 from onnxfuse.load.dims import declared_dims
 from onnxfuse.load.functions import with_bodies
 from onnxfuse.load.infer import Claim
-from onnxfuse.load.shapes import Shapes
+from onnxfuse.load.setting import Shapes
 from onnxfuse.load.source import ModelSource
 
 
@@ -26,9 +27,9 @@ def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Ite
 def typed(
     parts: ConvertedGraph, outputs: Iterable[onnx.ValueInfoProto], shapes: Shapes, opset: int, handle: ModelSource
 ) -> Graph:
-    """The graph of these parts, with function bodies attached."""
+    """The graph of these parts, with function bodies attached; calls that their operators do not allow are marked."""
     graph = Graph(
-        nodes=tuple(parts.nodes),
+        nodes=tuple(replace(n, invalid=shapes.invalid[n.name]) if n.name in shapes.invalid else n for n in parts.nodes),
         inputs=tuple(parts.inputs),
         outputs=tuple(o.name for o in outputs),
         types=shapes.types,

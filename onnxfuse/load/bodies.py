@@ -21,7 +21,8 @@ from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
-from onnxfuse.load.shapes import Setting, Shapes, propagate
+from onnxfuse.load.setting import Setting, Shapes
+from onnxfuse.load.shapes import propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource, source_of
 from onnxfuse.load.tensors import Payloads

@@ -15,7 +15,7 @@ from onnxfuse.ir.unsupported import INVALID
 from onnxfuse.load.convert import ConvertedGraph
 from onnxfuse.load.dims import declared_dims
 from onnxfuse.load.sequences import Around, Extents, Item, Results, item_of, met, over
-from onnxfuse.load.shapes import Shapes
+from onnxfuse.load.setting import Shapes
 from onnxfuse.ops.proofs import never_negative_from_zero
 
 _SCAN_WITHOUT_BATCH = 9  # the opset from which on Scan has no batch axis

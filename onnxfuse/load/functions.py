@@ -17,7 +17,8 @@ from onnxfuse.ir.graph import Constant, Graph, Node, TensorType
 from onnxfuse.load.convert import convert
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, type_proto
-from onnxfuse.load.shapes import Setting, propagate
+from onnxfuse.load.setting import Setting
+from onnxfuse.load.shapes import propagate
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.runtime.graphs import subgraphs

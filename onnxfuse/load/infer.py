@@ -62,7 +62,7 @@ def _claim(t: onnx.TypeProto) -> Claim | None:
 
 def type_proto(t: TensorType, name: Callable[[Index], str]) -> onnx.TypeProto:
     """A type as TypeProto; `name` gives the names of symbolic extents."""
-    dims = [e.constant if e.constant is not None else name(e) for e in t.shape]
+    dims = [n if (n := e.constant) is not None and n < 1 << 63 else name(e) for e in t.shape]
     return onnx.helper.make_tensor_type_proto(t.dtype.onnx, dims)
 
 

@@ -26,7 +26,8 @@ from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
-from onnxfuse.load.shapes import Setting, Shapes, propagate
+from onnxfuse.load.setting import Setting, Shapes
+from onnxfuse.load.shapes import propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads

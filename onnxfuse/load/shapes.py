@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,61 +10,24 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
 from onnxfuse.ir.extents import anonymous, expanded, named, over, parts_named
-from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
+from onnxfuse.ir.graph import Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, nonnegative
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
-from onnxfuse.load.dims import Names
 from onnxfuse.load.equal_dims import at_one_size, columns, meeting, put, symbol_of
 from onnxfuse.load.extent_fractions import whole_numbers
 from onnxfuse.load.fallback_types import guessed
-from onnxfuse.load.infer import Claim, NodeInference, claim_text, contradict, numbers
-from onnxfuse.load.sequences import Around, Inputs, Item, Items, Results, results_of, typed_by
+from onnxfuse.load.infer import claim_text, contradict, numbers
+from onnxfuse.load.legal import ill_typed
+from onnxfuse.load.sequences import Around, Inputs, Item, results_of, typed_by
+from onnxfuse.load.setting import Setting, Shapes
 from onnxfuse.ops.movement import Piece, between, slices, within
 from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import UNFORESEEN, Definition, View, define
 
+MOST = 1 << 63  # integers that are known are as far as they come to, while tensors hold 64 bits
 _PASSES = 8  # rounds after which equalities are looked for no more; each needs another slice that meets its bound
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word.
-
-    `through` gives what is known of the results of a node with bodies.
-    """
-
-    nodes: Sequence[Node]
-    live: Container[str]  # names of the nodes that run whenever the model does
-    inputs: Mapping[str, TensorType | None]
-    constants: Mapping[str, Constant]
-    opset: int
-    claimed: Mapping[str, Claim]
-    declared: Mapping[str, Claim]
-    inference: NodeInference
-    names: Names
-    known: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)  # elements of inputs, where they are known
-    items: Items = field(default_factory=dict)  # of inputs
-    through: Callable[[Node, Around], Results] = lambda node, around: Results()
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """A type (or None) for every value, what sequences hold, the known integers, and what they rest on.
-
-    `contradicted`: by the names of dimensions the model runs at one size of a symbol at most. `facts` are at least 0 in
-    every run in which the model succeeds; the types of `unproven` values are the model's own word; `warnings` are
-    sentences about claims that contradict each other.
-    """
-
-    types: Mapping[str, TensorType | None]
-    items: Items
-    known: Mapping[str, tuple[Index, ...]]
-    facts: tuple[Index, ...]
-    unproven: tuple[str, ...]
-    warnings: tuple[str, ...]
-    contradicted: bool
 
 
 def propagate(setting: Setting) -> Shapes:
@@ -84,8 +47,16 @@ def propagate(setting: Setting) -> Shapes:
         if not done.equal:  # what no operator says to be the extent is the smaller one
             found = {s: expanded(within(limit, extent)) for s, (limit, extent) in done.minima.items()}
             setting.names.same.update(found)
-    told = tuple(dict.fromkeys(done.warnings))
-    return Shapes(done.types, done.items, done.known, tuple(facts), tuple(done.unproven), told, done.contradicted)
+    return Shapes(
+        done.types,
+        done.items,
+        done.known,
+        tuple(facts),
+        tuple(done.unproven),
+        tuple(dict.fromkeys(done.warnings)),
+        done.contradicted,
+        done.invalid,
+    )
 
 
 @dataclass(slots=True)
@@ -110,6 +81,7 @@ class _Pass:
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
     contradicted: bool = False  # whether extents that have to be equal are so at one size of a symbol at most
+    invalid: dict[str, str] = field(default_factory=dict)  # by names of nodes what their operators do not allow
 
     def run(self) -> bool:
         """Walk; whether extents of equal names turned out to be equal on the way and it has to be done again."""
@@ -141,14 +113,7 @@ class _Pass:
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):
-            typed = self._guess(node)
-            for name, mine in zip(node.outputs, guessed(view), strict=False):
-                if name:
-                    typed[name] = mine
-                    self.unproven.pop(name, None)
-            if node.op == "Slice" and node.standard:
-                typed = self._sliced(view, typed)
-            self.types.update(typed | self._held(node, typed))
+            self._refused(view, found)
         for d in definitions:
             if d.name in node.outputs:
                 self.types[d.name] = self._checked(node, d)
@@ -161,12 +126,26 @@ class _Pass:
         except UNFORESEEN:
             pass  # not known before the model runs
 
+    def _refused(self, view: View, why: Decision) -> None:
+        """Types of the outputs of a node that its row does not serve; whether its operator allows the call."""
+        node, typed = view.node, self._guess(view.node)
+        if why.code == "E-INVALID":
+            self.invalid[node.name] = why.reason.removeprefix(f"{node.op}: ")
+        for name, mine in zip(node.outputs, guessed(view), strict=False):
+            if name:
+                typed[name] = mine
+                self.unproven.pop(name, None)
+        if node.op == "Slice" and node.standard:
+            typed = self._sliced(view, typed)
+        self.types.update(typed | self._held(node, typed))
+
     def _defined(self, node: Node) -> tuple[View, tuple[Definition, ...] | Decision]:
         """A node as its row sees it, and what the row says; its outputs have no types before."""
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
         untyped = dict.fromkeys(filter(None, node.outputs))
         self.types |= untyped | (self._sliced(view, {}) if node.op == "Slice" and node.standard else {})
-        found = define(ROWS, view)
+        wrong = ill_typed(view)
+        found = define(ROWS, view) if wrong is None else view.refuse("E-INVALID", wrong).decision
         self.types |= untyped
         return view, found
 
@@ -285,7 +264,7 @@ class _Pass:
         """A value as a small numeric array, for ONNX inference."""
         t = self.types.get(name)
         have = integers(self.values[name]) if name in self.values else None
-        if have is not None and t is not None and t.static_shape is not None:
+        if have is not None and t is not None and t.static_shape is not None and max(map(abs, have), default=0) < MOST:
             return np.array(have, t.dtype.numpy).reshape(t.static_shape)
         return numbers(self.setting.constants.get(name))
 

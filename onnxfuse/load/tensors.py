@@ -145,11 +145,10 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
         raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}", hint=_DAMAGED)
     payload = payloads.of(tensor)
     if dtype.kind == "x":
-        need = -(-math.prod(shape) * dtype.bits // 8)
-        if payload is not None and dtype.name != "string" and len(payload) != need:
+        have, need, what = _opaque_size(tensor, dtype, payload)
+        if have != need:
             raise ModelError(
-                f"load: the tensor {tensor.name} has {len(payload)} bytes, its shape {list(shape)} needs {need}",
-                hint=_DAMAGED,
+                f"load: the tensor {tensor.name} has {have} {what}, its shape {list(shape)} needs {need}", hint=_DAMAGED
             )
         return Constant(dtype, shape, lambda: _decoded(tensor, payload), tensor)
     have = len(payload) if payload is not None else len(getattr(tensor, _FIELDS[dtype.name])) * dtype.bytes
@@ -161,6 +160,18 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
         )
     make = _viewer(payload, dtype, shape) if payload is not None else lambda: _unpacked(tensor, dtype)
     return Constant(dtype, shape, cache(make) if have <= _SMALL else make, tensor)
+
+
+def _opaque_size(tensor: onnx.TensorProto, dtype: DType, payload: memoryview | None) -> tuple[int, int, str]:
+    """How much a tensor of an unsupported element type has, how much its shape needs, and of what."""
+    count = math.prod(tensor.dims)
+    if dtype.name == "string":
+        return len(tensor.string_data), count, "strings"
+    size = -(-count * dtype.bits // 8)
+    if payload is not None:
+        return len(payload), size, "bytes"
+    field = {"complex64": tensor.float_data, "complex128": tensor.double_data}.get(dtype.name)
+    return (len(tensor.int32_data), size, "entries") if field is None else (len(field), 2 * count, "entries")
 
 
 def _decoded(tensor: onnx.TensorProto, payload: memoryview | None) -> Array:

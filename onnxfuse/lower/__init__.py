@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
@@ -25,6 +24,7 @@ from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
+from onnxfuse.lower.widths import unheld
 from onnxfuse.ops.spec import Definition, OperatorTable, defined
 from onnxfuse.plan.dependences import data
 
@@ -32,8 +32,6 @@ __all__ = ["Lowered", "has_reduction", "lower"]
 
 LARGEST = 1000  # nodes of an expression tree above which a value is materialized
 LONGEST = 32  # atoms of an index above which a value is materialized
-MOST = 1 << 60  # bytes of a value: offsets are 64-bit integers
-OPEN = 1 << 10  # what a symbolic extent counts for
 
 
 def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
@@ -57,18 +55,12 @@ def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
         if known is None:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known", "give --input-shape")
         types[name] = replace(known, dtype=plan.storage_types.get(name, known.dtype))
-    large = next((name for name, t in types.items() if _bytes(t) > MOST), None)
-    if large is not None:
-        reason = f"{large} has more than 2**60 bytes"
-        return Decision("E-RESOURCE", (group.name,), reason, "check the sizes of the model")
     inputs = tuple(i for i in group.inputs if i in read)
     lowered = Lowered(group, inputs, group.outputs, types, _with_storage_dtypes(composed, plan.storage_types), demands)
+    said = unheld(lowered, plan.layouts)
+    if said is not None:
+        return Decision("E-RESOURCE", (group.name,), said, "check the sizes of the model")
     return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
-
-
-def _bytes(t: TensorType) -> int:
-    """The size of a value, with symbolic extents of OPEN elements."""
-    return prod(OPEN if e.constant is None else e.constant for e in t.shape) * t.dtype.bytes
 
 
 def _read_by_body(group: Group, graph: Graph, rows: OperatorTable) -> list[str]:

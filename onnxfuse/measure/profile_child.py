@@ -31,6 +31,7 @@ from onnxfuse.verify import trial
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 KERNEL_TIME = "_kernel_time"  # suffix of the names of the profiler's node events
 WARM_S = 0.5
+WARM_RUNS = 2000  # most that are for warming up: the profiler writes each, and those of half a second take 3 s to read
 KEPT = 1 << 30  # largest model, in bytes, whose optimized graph is read: the runtime writes it to a file
 # Bytes of an element, by the profiler's names of types.
 WIDTHS = {
@@ -220,9 +221,12 @@ def _width(data_type: int) -> int:
 
 
 def _warm_up(call: Callable[[], object], least: int) -> int:
-    """Warm up for at least `least` runs and WARM_S seconds, until all pages are mapped; returns the number of runs."""
+    """Warm up until all pages are mapped; returns the number of runs.
+
+    These are at least `least`, and as many as take WARM_S seconds, but no more than WARM_RUNS for that.
+    """
     begin, count = time.monotonic(), 0
-    while count < least or time.monotonic() - begin < WARM_S:
+    while count < least or (count < WARM_RUNS and time.monotonic() - begin < WARM_S):
         call()
         count += 1
     return count

@@ -10,7 +10,7 @@ from onnxfuse.ir.compose import guarded, in_guards
 from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.scalar import Apply, Scalar, apply, cast, const
-from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, with_transposes
+from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, one_each, with_transposes
 from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned
 from onnxfuse.ops.quantized import code_of, parameter, single
@@ -45,6 +45,8 @@ def qlinear_matmul(view: View) -> tuple[Definition, ...]:
 
 def qlinear_conv(view: View) -> tuple[Definition, ...]:
     """QLinearConv: a quantized convolution, requantized; the bias has the product of both scales and no zero point."""
+    if view.has(8):
+        one_each(view, 8, view.ranked(3, 1)[0])
 
     def finish(value: Scalar, channel: Index) -> Scalar:
         if view.has(8):

@@ -108,7 +108,17 @@ def conv(view: View) -> tuple[Definition, ...]:
         return apply("add", value, cast(view.load(2, (channel,)), value.dtype)) if view.has(2) else value
 
     fill = const(0, view.dtype(0))
+    if view.has(2):
+        one_each(view, 2, view.ranked(1, 1)[0])
     return convolved(view, 1, lambda at, spots: guarded_load(view, 0, at, spots, fill), partial(view.load, 1), finish)
+
+
+def one_each(view: View, i: int, channels: Index) -> None:
+    """State that input i has one element for each channel. Raises Refused where it has not."""
+    (have,) = view.ranked(i, 1, 1)
+    if None not in (have.constant, channels.constant) and have != channels:
+        raise view.refuse("E-INVALID", f"{view.node.inputs[i]} has {have} elements, not {channels}")
+    view.demand(have, "equals", channels)
 
 
 def convolved(
@@ -118,9 +128,10 @@ def convolved(
 
     `finish` maps a sum and its channel to the result's element, in the type of the first input or `dtype`.
     """
-    x, w = view.shape(0), view.shape(weights)
+    x = view.ranked(0, 3)
+    w = view.ranked(weights, len(x), len(x))
     kernel = tuple(e.constant or 0 for e in w[2:])
-    if len(x) != len(w) or len(x) < 3 or not all(kernel):
+    if not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = windows(view, kernel)
     groups = Index.of(groups_of(view, w[0]))
@@ -172,6 +183,7 @@ def _equation(view: View) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     left, arrow, right = view.attr("equation", "").replace(" ", "").partition("->")
     texts = left.split(",")
     ranks = [len(view.shape(i)) for i in range(len(view.node.inputs))]
+    view.lengths("the equation", texts, len(ranks))
     dots = [rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks, strict=True)]
     if any(n < 0 or (n and "..." not in text) for n, text in zip(dots, texts, strict=True)):
         raise view.refuse("E-INVALID", f"{left} does not fit operands of ranks {ranks}")

@@ -15,7 +15,8 @@ from onnxfuse.ops.contraction import Operand, conv, gemm, multiplied
 from onnxfuse.ops.elementwise import gelu_of, relu, unary
 from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.normalization import spread
-from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
+from onnxfuse.ops.spec import Define, Definition, Row, View
+from onnxfuse.ops.speller import Speller
 from onnxfuse.ops.stages import At, Element, Stages, wide
 
 MICROSOFT = "com.microsoft::"
@@ -87,6 +88,8 @@ def fused_conv(view: View) -> tuple[Definition, ...]:
     value = made.value
     if view.has(3):
         value = apply("add", value, view.load(3, tuple(map(Index.of, made.axes))))
+        for one, other in zip(view.shape(3), made.shape, strict=True):
+            view.demand(one, "equals", other)
     return (replace(made, value=activated(view, value, view.attr("activation_params", ()))),)
 
 

@@ -174,7 +174,7 @@ def cast_to(view: View, x: Scalar) -> Scalar:
 def dropout(view: View) -> tuple[Definition, ...]:
     """Dropout at inference: the identity; the mask has no kernel."""
     training = view.array(2) if view.has(2) else None
-    if view.has(2) and (training is None or bool(training.reshape(-1)[0])):
+    if view.has(2) and (training is None or training.size != 1 or bool(training.reshape(()))):
         raise view.refuse("E-RANDOM", "training mode", f"make {view.node.inputs[2]} a constant, false")
     if any(view.node.outputs[1:]):
         raise view.refuse("E-RANDOM", "the mask output is used", f"remove its output {view.node.outputs[1]}")

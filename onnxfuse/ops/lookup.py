@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32, I64, dtype_of
 from onnxfuse.ir.graph import Constant
@@ -10,7 +12,8 @@ from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
 from onnxfuse.ops.movement import from_front, unit_at
 from onnxfuse.ops.proofs import never_negative
-from onnxfuse.ops.spec import Definition, Row, Speller, View
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.speller import Speller
 
 
 def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
@@ -89,10 +92,11 @@ def reverse_sequence(view: View) -> tuple[Definition, ...]:
 def one_hot(view: View) -> tuple[Definition, ...]:
     """OneHot: a new axis of length `depth` with the on-value at the index and the off-value elsewhere."""
     have = view.shape(0)
-    depth = view.ints(1)[0] if view.node.inputs[1] in view.known else Index.of(int(view.numbers(1)[0]))
+    depth = view.single(1) if view.node.inputs[1] in view.known else Index.of(_counted(view, 1))
     at = view.axis(view.attr("axis", -1), len(have) + 1)
     axes = view.axes((*have[:at], depth, *have[at:]))
     asked = cast(view.load(0, unit_at((*axes[:at], *axes[at + 1 :]))), I64)
+    view.demand(view.ranked(2, 1, 1)[0], "equals", Index.of(2))
     off, on = (view.load(2, (Index.of(k),)) for k in (0, 1))
     place = FromIndex(Index.of(axes[at]), I64)
     # negative indices count from the end; an index out of range gives no on-value
@@ -120,7 +124,7 @@ def _spelled_eye(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str
 def range_node(view: View) -> tuple[Definition, ...]:
     """Range with known integers or extents as bounds, and a known step."""
     dtype = view.dtype(0)
-    given = [_whole(view, i) for i in range(3)] if dtype.floating else [view.ints(i)[0] for i in range(3)]
+    given = [_whole(view, i) for i in range(3)] if dtype.floating else [view.single(i) for i in range(3)]
     if None in given:
         return _real_range(view)
     start, limit, delta = (e for e in given if e is not None)
@@ -136,18 +140,35 @@ def range_node(view: View) -> tuple[Definition, ...]:
 
 def _whole(view: View, i: int) -> Index | None:
     """Floating-point input i as an index, where it is a known integer or an extent."""
-    known = view.known.get(view.node.inputs[i])
-    if known is not None:
-        return known[0]
-    (value,) = view.numbers(i)
+    if view.node.inputs[i] in view.known:
+        return view.single(i)
+    value = _number(view, i)
     return Index.of(int(value)) if value.is_integer() and abs(value) < 1 << 24 else None
+
+
+def _number(view: View, i: int) -> float:
+    """The only element of a constant input. Raises Refused where there is another number of them."""
+    found = view.numbers(i)
+    view.lengths(view.node.inputs[i], found, 1)
+    return found[0]
+
+
+def _counted(view: View, i: int) -> int:
+    """The same as a number of elements, rounded down."""
+    value = _number(view, i)
+    if not 0 <= value < 1 << 31:
+        raise view.refuse("E-INVALID", f"{view.node.inputs[i]} is {value}")
+    return int(value)
 
 
 def _real_range(view: View) -> tuple[Definition, ...]:
     """Range of floating-point constants."""
     dtype = view.dtype(0)
-    start, limit, delta = (view.numbers(i)[0] for i in range(3))
-    axes = view.axes((Index.of(max(0, int(-((start - limit) // delta)))),))
+    start, limit, delta = (_number(view, i) for i in range(3))
+    reach = float(dtype.numpy.type(limit) - dtype.numpy.type(start))  # rounded as the runtime does
+    if not delta or not math.isfinite(reach / delta):
+        raise view.refuse("E-INVALID", f"{start} to {limit} by {delta}")
+    axes = view.axes((Index.of(max(0, math.ceil(reach / delta))),))
     place = cast(FromIndex(Index.of(axes[0]), I64), dtype)
     return (Definition(view.out(), axes, apply("add", const(start, dtype), apply("mul", place, const(delta, dtype)))),)
 

@@ -83,7 +83,9 @@ def unsqueeze(view: View) -> tuple[Definition, ...]:
     have = list(view.shape(0))
     given = view.static_ints(1) if view.opset >= 13 else view.attr("axes", ())
     rank = len(have) + len(given)
-    for at in sorted(view.axis(a, rank) for a in given):
+    places = {view.axis(a, rank) for a in given}
+    view.lengths("different axes", tuple(places), len(given))
+    for at in sorted(places):
         have.insert(at, ONE)
     return reshaped(view, tuple(have))
 
@@ -92,7 +94,7 @@ def flatten_node(view: View) -> tuple[Definition, ...]:
     """Flatten to two axes."""
     have = view.shape(0)
     at = view.attr("axis", 1)
-    at = at + len(have) if at < 0 else at
+    at = view.axis(at, len(have) + (at >= 0))
     return reshaped(view, (product(have[:at]), product(have[at:])))
 
 

@@ -14,7 +14,8 @@ from onnxfuse.ir.indexing import flatten
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import batch_normalization
 from onnxfuse.ops.reduction import reduced_axes
-from onnxfuse.ops.spec import Define, Definition, Row, Spell, Speller, View
+from onnxfuse.ops.spec import Define, Definition, Row, Spell, View
+from onnxfuse.ops.speller import Speller
 from onnxfuse.ops.stages import At, Element, Normal, Stages, exponential, here, logarithm, square, total, wide
 
 
@@ -328,7 +329,7 @@ def log_sum_exp(view: View) -> tuple[Definition, ...]:
         return apply("select", apply("isinf", top), const(0, top.dtype), top)
 
     norm = s.reduced("%sum", have, over, "sum", lambda at: exponential(apply("sub", x(at), least(at))))
-    keep = view.attr("keepdims", 1)
+    keep = view.attr("keepdims", 1) == 1  # as the runtime reads it, whatever else it is
     kept = [i for i in range(len(have)) if keep or i not in over]
 
     def value(at: At) -> Scalar:

@@ -15,6 +15,7 @@ from math import gcd, prod
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.scalar import Guard, Scalar, apply, cast, const
+from onnxfuse.ops.contraction import one_each
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, here, total, wide
 from onnxfuse.ops.window import groups_of
@@ -121,9 +122,10 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[OverlapAxis, ...]:
 
 def conv_transpose(view: View) -> tuple[Definition, ...]:
     """ConvTranspose of any rank, with groups, strides, dilations, padding and output padding."""
-    x, w = view.shape(0), view.shape(1)
+    x = view.ranked(0, 3)
+    w = view.ranked(1, len(x), len(x))
     kernel = tuple(e.constant or 0 for e in w[2:])
-    if len(x) != len(w) or len(x) < 3 or not all(kernel):
+    if not all(kernel):
         raise view.unsized("the kernel's shape is not static", w[2:])
     spots = landings(view, kernel)
     group = groups_of(view, w[0])
@@ -135,6 +137,8 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     if group == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
         value = _by_remainder(stages, spots)
     bias = wide(view, 2) if view.has(2) else None
+    if bias:
+        one_each(view, 2, w[1] * group)
     shape = (x[0], w[1] * group, *(s.extent for s in spots))
     stages.output(shape, lambda at: apply("add", value(at), bias(at[1:2])) if bias else value(at))
     return tuple(stages.made)

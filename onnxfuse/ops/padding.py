@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import inside
-from onnxfuse.ir.index import ZERO, Index, greatest, least
+from onnxfuse.ir.index import ONE, ZERO, Index, greatest, least
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.scalar import Guard, Scalar, const
 from onnxfuse.ops.proofs import never_negative
@@ -112,7 +112,11 @@ def _fill(view: View) -> Scalar:
     """The value of constant padding."""
     if view.opset < 11:
         return const(view.attr("value", 0.0), view.dtype(0))
-    return view.load(2, (ZERO,) * len(view.shape(2))) if view.has(2) else const(0, view.dtype(0))
+    if not view.has(2):
+        return const(0, view.dtype(0))
+    for extent in view.shape(2):
+        view.demand(extent, "equals", ONE)
+    return view.load(2, (ZERO,) * len(view.shape(2)))
 
 
 def center_crop_pad(view: View) -> tuple[Definition, ...]:
@@ -140,7 +144,9 @@ def center_crop_pad(view: View) -> tuple[Definition, ...]:
 def trilu(view: View) -> tuple[Definition, ...]:
     """Trilu: zeros below or above a diagonal of each matrix."""
     have, dtype = view.ranked(0, 2), view.dtype(0)
-    k = view.static_ints(1)[0] if view.has(1) else 0
+    k = view.single(1).constant if view.has(1) else 0
+    if k is None:
+        raise view.unsized(f"{view.node.inputs[1]} depends on a symbol", view.ints(1))
     axes = view.axes(have)
     i, j = (Index.of(a) for a in axes[-2:])
     if view.attr("upper", 1):

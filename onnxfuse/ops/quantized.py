@@ -24,7 +24,8 @@ from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops import elementwise, movement, normalization, pooling
 from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.spec import Define, Definition, Row, Speller, View, table
+from onnxfuse.ops.spec import Define, Definition, Row, View, table
+from onnxfuse.ops.speller import Speller
 from onnxfuse.ops.stages import At, Stages, here, number, total
 
 _INTEGERS = "quantized values of int8, uint8, int16 or uint16"
@@ -173,6 +174,8 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
         if view.attr("channels_last", 0):
             raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported", CHANNELS)
         end = result or len(view.node.inputs)
+        if any(view.dtype(i) != F32 for i in (result, *range(first + 1, end, 3))):
+            raise view.refuse("E-INVALID", "a scale is not float32")
         numbers = [_decoded(view, i, f"{view.out()}%{i}") for i in range(first, end, 3)]
         node = replace(
             view.node,

@@ -18,7 +18,7 @@ from onnxfuse.ops.stages import At, Lift, Stages, logarithm, mean_of, root, squa
 def reduced_axes(view: View, since: int, rank: int) -> tuple[int, ...]:
     """The axes that a Reduce* reduces: the named ones, else all, or none with noop_with_empty_axes."""
     named = axes_of_node(view, since, rank)
-    return named or (() if view.attr("noop_with_empty_axes", 0) else tuple(range(rank)))
+    return named or (() if view.attr("noop_with_empty_axes", 0) == 1 else tuple(range(rank)))
 
 
 def reduce_row(
@@ -29,7 +29,7 @@ def reduce_row(
     def define(view: View) -> tuple[Definition, ...]:
         have = view.shape(0)
         named = reduced_axes(view, since, len(have))
-        keep = view.attr("keepdims", 1)
+        keep = view.attr("keepdims", 1) == 1  # as the runtime reads it, whatever else it is
         ranges = {i: Axis(f"{view.out()}:r{i}", have[i]) for i in named}
         kept = [i for i in range(len(have)) if keep or i not in ranges]
         axes = view.axes(tuple(ONE if i in ranges else have[i] for i in kept))
@@ -49,7 +49,7 @@ def arg_row(op: str, combine: str) -> Row:
     def define(view: View) -> tuple[Definition, ...]:
         have = view.shape(0)
         at = view.axis(view.attr("axis", 0), len(have))
-        keep = view.attr("keepdims", 1)
+        keep = view.attr("keepdims", 1) == 1  # as the runtime reads it, whatever else it is
         r = Axis(f"{view.out()}:r{at}", have[at])
         kept = [i for i in range(len(have)) if keep or i != at]
         axes = view.axes(tuple(ONE if i == at else have[i] for i in kept))
@@ -66,6 +66,7 @@ def scan_row(op: str, combine: str) -> Row:
 
     def define(view: View) -> tuple[Definition, ...]:
         have, stages, x = view.shape(0), Stages(view), wide(view)
+        view.single(1)
         at = view.axis(view.static_ints(1)[0], len(have))
         exclusive, reverse = int(bool(view.attr("exclusive", 0))), bool(view.attr("reverse", 0))
         j = Axis(f"{view.out()}:j", have[at])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refuse
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Scalar, cast
 from onnxfuse.ir.unsupported import INVALID, absent
+from onnxfuse.ops.element_types import misfit
+from onnxfuse.ops.speller import Speller
 
 Images = Literal["", "pool", "convolution"]
 Relation = Literal["equals", "equals or is 1", "is at least"]
@@ -98,9 +100,8 @@ class View:
         name = self.node.inputs[i] if self.has(i) else ""
         found = self.types.get(name)
         if found is None:
-            raise self.refuse(
-                "E-SHAPE-UNKNOWN", f"the shape of {name or 'an input'} is not known", "give --input-shape"
-            )
+            said = f"the shape of {name or 'an input'} is not known"
+            raise self.refuse("E-SHAPE-UNKNOWN", said, "give --input-shape")
         return found
 
     def dtype(self, i: int = 0) -> DType:
@@ -150,6 +151,11 @@ class View:
             raise self.computed(i)
         return found
 
+    def single(self, i: int) -> Index:
+        """The only element of integer input i. Raises Refused as `ints` does, and where there is another number."""
+        self.lengths(self.node.inputs[i], self.ints(i), 1)
+        return self.ints(i)[0]
+
     def extents(self, i: int) -> tuple[Index, ...]:
         """Elements of integer input i as extents in canonical form. Raises Refused as `ints` does."""
         return tuple(map(named, self.ints(i)))
@@ -198,9 +204,11 @@ class View:
             self.demands[demand] = None
 
     def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
-        """Fresh axes, one per extent. Raises Refused where one is negative."""
+        """Fresh axes, one per extent. Raises Refused where one is negative, or no 64-bit integer."""
         if any(n is not None and n < 0 for n in (e.constant for e in shape)):
             raise self.refuse("E-INVALID", f"the result has the shape {shape!r}")
+        if any(n is not None and n >= 1 << 63 for n in (e.constant for e in shape)):
+            raise self.refuse("E-RESOURCE", f"the result has the shape {shape!r}", "check the sizes of the model")
         return tuple(Axis(f"{self.node.outputs[output]}{tag}:{i}", e) for i, e in enumerate(shape))
 
     def out(self, k: int = 0) -> str:
@@ -221,27 +229,9 @@ class View:
         return self.refuse("E-SHAPE-UNKNOWN", reason, sizing(extents))
 
 
-class Speller(Protocol):
-    """A builder of function bodies; values are names."""
-
-    @property
-    def opset(self) -> int:
-        """The opset of the body."""
-
-    def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
-        """Add a node; the name of its output."""
-
-    def constant(self, constant: Constant) -> str:
-        """The name of a constant."""
-
-    def vector(self, entries: tuple[Index, ...]) -> str:
-        """Extents as an int64 vector."""
-
-
 Define = Callable[[View], tuple[Definition, ...]]
-Spell = Callable[
-    [View, Speller, tuple[str, ...]], tuple[str, ...]
-]  # of a node's inputs as named in a body, its outputs
+# Of a node's inputs as named in a body, its outputs.
+Spell = Callable[[View, Speller, tuple[str, ...]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +309,9 @@ def define(rows: OperatorTable, view: View) -> tuple[Definition, ...] | Decision
         return absent(node, view.opset, versions, rows.rows)
     try:
         view.demands.clear()
-        return _settled(row.define(view), tuple(view.demands))
+        made = row.define(view)
+        wrong = misfit(node, (d.value for d in made), view.types)
+        return _settled(made, tuple(view.demands)) if wrong is None else view.refuse(*wrong).decision
     except Refused as refused:
         return refused.decision
     except UNFORESEEN as e:
@@ -356,10 +348,7 @@ def _by_body(rows: OperatorTable, node: Node, body: Graph) -> tuple[Definition, 
 
 
 def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> list[Definition]:
-    """The definitions that outputs depend on, in topological order, operands with the shortest chains first.
-
-    So a side operand is not placed between a definition and the long chain that it ends.
-    """
+    """The definitions that outputs depend on, in order: operands of short chains first, so none parts a long one."""
     made = {d.name: d for d in definitions}
     reads = {d.name: [s for s in sorted(sources(d.value)) if s in made] for d in definitions}
     depth: dict[str, int] = {}

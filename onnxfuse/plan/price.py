@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from onnxfuse.cost import Cost, number, symbols_at
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.nodes import Call, Tensor
+from onnxfuse.cost.nodes import DOMAINS, Call, Tensor
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
@@ -261,10 +261,11 @@ class Prices:
         return tuple(found)
 
     def _samples(self, nodes: Sequence[Node], at: int) -> list[NodeSample] | None:
-        """The runtime's calls for nodes at one size; None if one is invalid, or a type or an extent is unknown."""
+        """The runtime's calls for nodes at one size; None if one is invalid or unknown, or a type or an extent is."""
         graph, costing = self.scope.graph, self.costing
         names = dict.fromkeys(v for n in nodes for v in (*n.inputs, *n.outputs) if v)
-        if any(n.invalid for n in nodes) or any(graph.types.get(v) is None for v in names):
+        strange = any(n.invalid or n.domain not in DOMAINS for n in nodes)
+        if strange or any(graph.types.get(v) is None for v in names):
             return None
         try:
             tensors = {v: self._tensor(at, v) for v in names}

@@ -67,7 +67,7 @@ def _behind(work: MutableGraph, value: str) -> set[int]:
     values = {value}
     for _ in range(_DEEPEST):
         users = {k for v in values for k in work.users.get(v, ())} - found
-        users = {k for k in users if work.nodes[k].op in _ELEMENTWISE and work.nodes[k].domain in ("", "ai.onnx")}
+        users = {k for k in users if work.nodes[k].key in _ELEMENTWISE}
         found |= users
         values = {o for k in users for o in work.nodes[k].outputs}
     return found
@@ -94,7 +94,7 @@ def _branch(work: MutableGraph, node: Node) -> Branch:
     out, bias = node.outputs[0], ""
     if work.single_use(out):
         add = work.nodes[next(iter(work.users[out]))]
-        other = add.inputs[1 - add.inputs.index(out)] if add.op == "Add" else ""
+        other = add.inputs[1 - add.inputs.index(out)] if add.key == "Add" else ""
         if _is_vector(work, other, columns) and work.types.get(add.outputs[0]) == work.types.get(out):
             out, bias = add.outputs[0], other
     return Branch(node.inputs[1], out, bias, columns, weight.dtype.name)

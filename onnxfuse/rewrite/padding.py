@@ -25,7 +25,7 @@ def pad_into_conv(work: MutableGraph, at: int, trust: bool) -> Draft:
     if any(low[:2]) or any(high[:2]) or min(low + high) < 0:
         raise Miss("the Pad extends batch or channels, or has negative amounts")
     none = (0,) * (2 * rank - 4)
-    have = none if auto == "VALID" else work.view(conv).attr("pads", none)
+    have = none if auto == "VALID" else work.view(conv).attr("pads", ()) or none
     pads = tuple(h + p for h, p in zip(have, (*low[2:], *high[2:]), strict=True))
     draft = Draft(work, at)
     attrs = {k: v for k, v in conv.attrs.items() if k != "auto_pad"} | {"pads": pads}
@@ -63,9 +63,9 @@ def taps_in_the_image(work: MutableGraph, at: int, trust: bool) -> Draft:
     rank = len(sizes)
     if view.attr("auto_pad", "NOTSET") != "NOTSET" or any(n is None for n in extents):
         raise Miss("the padding or the image is not of known size")
-    pads, ones = view.attr("pads", (0,) * (2 * rank)), (1,) * rank
+    pads, ones = view.attr("pads", ()) or (0,) * (2 * rank), (1,) * rank
     around = zip(pads[:rank], pads[rank:], strict=True)
-    ways = zip(view.attr("strides", ones), view.attr("dilations", ones), strict=True)
+    ways = zip(view.attr("strides", ()) or ones, view.attr("dilations", ()) or ones, strict=True)
     kept = [_reaching(n or 0, taps, *pad, *way) for n, taps, pad, way in zip(extents, sizes, around, ways, strict=True)]
     if all(len(taps) == size for (taps, _, _), size in zip(kept, sizes, strict=True)):
         raise Miss("every tap reaches the image")

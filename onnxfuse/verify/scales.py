@@ -17,7 +17,7 @@ def scales_of(model: ModelProto) -> list[float]:
     """By output of a model or skeleton, the root mean square that `compare.distance` takes a reference to have."""
     functions = {(each.domain, each.name): each for each in model.functions}
     sigmoids = _sigmoids(model.graph.node, functions)
-    return [OF_SIGMOIDS if out.name in sigmoids else 0.0 for out in model.graph.output]
+    return [OF_SIGMOIDS if name in sigmoids else 0.0 for name in dict.fromkeys(o.name for o in model.graph.output)]
 
 
 def _sigmoids(nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str], FunctionProto]) -> set[str]:

@@ -74,7 +74,7 @@ def test_profile_measures_both_models(onnxfuse: Onnxfuse, model: Path, fused: Pa
 
 
 def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Path):
-    said = onnxfuse("profile", model, "--duration", "0.4", "--json-file", "now.json")
+    said = onnxfuse("profile", model, "--duration", "0.2", "--json-file", "now.json")
     assert said.code == 0 and said.out.splitlines()[0].split()[:4] == ["model", "min", "ms", "median"]
     fast = json.loads(Path("now.json").read_text())
     value = fast["models"][0]["level_ms"]["value"]
@@ -88,7 +88,7 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
 
     def compared(with_file: str, *more: str) -> Said:
         """The model against a file."""
-        return onnxfuse("profile", model, "--duration", "0.4", "--baseline", with_file, "--fail-if-slower", "3%", *more)
+        return onnxfuse("profile", model, "--duration", "0.2", "--baseline", with_file, "--fail-if-slower", "3%", *more)
 
     def decided(factor: float) -> Said:
         """The first answer that is one: where other work lengthens most turns, a measurement may tell nothing."""

@@ -7,9 +7,10 @@ import pytest
 
 from onnxfuse import cost
 from onnxfuse.cost import COMPUTE, L3, MEMORY, Cost, cost_of, number, symbols_at, weight_bytes
+from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, Fetched, fetched
 from onnxfuse.ir.dtype import F32, I64, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, floor_div
 from onnxfuse.ir.indexing import product as product_of
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
 from onnxfuse.ir.layout import Layout
@@ -366,3 +367,10 @@ def test_every_byte_of_a_result_is_stored(path: Path, monkeypatch: pytest.Monkey
             for p in kernel.outputs:
                 size = number(product_of(list(p.storage)), symbols) * p.dtype.bytes
                 assert found.get(p.name, 0.0) >= 0.9 * size, (name, target.name, p.name)
+
+
+def test_the_mean_of_a_remainder_is_no_part_of_the_way_to_the_next() -> None:
+    """A block's number modulo one block is 0: copies of less than a block had a negative price."""
+    blocks = (Index.of(Symbol("n")) + 255) // 256
+    number = Index.of(Axis("m", 4 * blocks)) % blocks
+    assert [Means(symbols={"n": n}).number(256 * number) for n in (16, 300, 1000)] == [0, 128, 384]

@@ -48,7 +48,6 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 
 # As the build compiles them, but quicker: what -O3 makes of kernels, tests of models and `make slow` tell.
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
-QUICK = {"amx-model": "-O2"}  # the others -Og
 FULL = ("x86-64-v4", "bf16")  # compiled with -O3 too
 HERE = [name for name, row in CPUS.items() if row.machine in ("", machine())]  # classes of this architecture
 # Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
@@ -218,7 +217,7 @@ def library_of(cases: tuple[Case, ...], target: str, *, fully: bool = False) -> 
     row = BUILDS[target]
     text, tiles = parts_of([case for case in cases if is_own(case, target)], target)
     march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
-    flags = (*FLAGS, "-O3" if fully else QUICK.get(target, "-Og"), f"-DONNXFUSE_PANEL={row.panel}")
+    flags = (*FLAGS, "-O3" if fully else "-Og", f"-DONNXFUSE_PANEL={row.panel}")
     units = ((f"{cases[0].name}-{target}", text), *((each.symbol, each.text) for each in tiles))
     objects = [compile_object(name, unit, CACHE, flags, march) for name, unit in units]
     return compile_library(objects, CACHE, flags, march)

@@ -48,6 +48,12 @@ def reductions() -> list[Case]:
         out.append(Case(op, (data(3, 5, dtype="bool"), ints(1)), {}, 20))
         out.append(Case(op, (data(3, 5, dtype="bool"),), {"keepdims": 0}, 20))
         out.append(Case(op, (data(3, 0), ints(1)), {}, 20))
+    for op in REDUCTIONS:
+        out.append(Case(op, (data(3, 5),), {"axes": [1], "keepdims": -8}, 11, length=5, wrong="onnx", note="odd flag"))
+        newest = 13 if op == "ReduceSum" else 18
+        out.append(
+            Case(op, (data(3, 5),), {"noop_with_empty_axes": 7}, newest, length=15, wrong="onnx", note="odd flag")
+        )
     return out
 
 
@@ -103,6 +109,7 @@ def positions() -> list[Case]:
                 out.append(Case(op, (ties,), {"axis": axis, "keepdims": keep}, 13))
                 out.append(Case(op, (ties,), {"axis": axis, "keepdims": keep, "select_last_index": 1}, 13))
         out += [Case(op, (ties,), opset=o) for o in (7, 11, 12, 13)]
+        out.append(Case(op, (ties,), {"axis": 1, "keepdims": -8}, 13, wrong="onnx", note="odd flag"))
         out += [Case(op, (data(3, 5, 2, dtype=t),), {"axis": 1}, 13) for t in ("float64", "int32")]
         out += [Case(op, (data(1, 5),), {"axis": 0}, 13), Case(op, (data(0, 3),), {"axis": 1}, 13)]
     return out

@@ -19,6 +19,9 @@ X, C = data(2, 3, 4, 5), data(3, seed=1)
 ONE, CODES = np.array(1, np.float32), data(2, 3, 4, 5, dtype="int8")
 BATCH_NORM = (X, C, C, C, np.abs(C))
 SCALES = np.array([1, 1, 2, 2], np.float32)
+EMPTY = ints()
+HALF_SCALE = (ONE.astype(np.float16), CODES[0, 0, 0, 0], CODES, ONE, CODES[0, 0, 0, 0])
+REAL_RANGE = tuple(np.array(n, np.float32) for n in (0.5, 3.5, 0))
 TRAINING = (X, np.array(0.5, np.float32), np.array(True))
 
 REFUSED: tuple[tuple[Case, str, str], ...] = (
@@ -49,6 +52,10 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("Pad", (data(3), ints(1, 1)), {"mode": "mirror"}), "E-NO-KERNEL", "mode mirror"),
     (Case("BitShift", (data(3, dtype="uint8"), data(3, dtype="uint8"))), "E-NO-KERNEL", "direction"),
     (Case("Resize", (X, None, SCALES), {"mode": "spline"}, 13), "E-NO-KERNEL", "mode spline"),
+    (Case("Resize", (X, SCALES), {}, 13), "E-INVALID", "neither scales nor sizes are given"),
+    (Case("Resize", (X, None, SCALES * np.float32(np.inf)), {}, 13), "E-INVALID", "scales are"),
+    (Case("Resize", (X, None, -SCALES), {}, 13), "E-INVALID", "scales are"),
+    (Case("GridSample", (X, data(2, 3, 3, 2)), {"mode": "asymmetric"}, 20), "E-INVALID", "mode asymmetric"),
     (Case("Resize", (X.astype(np.uint8), None, SCALES), {"mode": "linear"}, 13), "E-DTYPE", "linear of uint8"),
     (Case("Einsum", (data(2, 3), data(4, 5)), {"equation": "ij,jk"}), "E-BROADCAST", "3 and 4 differ"),
     (Case("Einsum", (data(2, 3),), {"equation": "ijk"}), "E-INVALID", "does not fit"),
@@ -56,6 +63,22 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("GatherND", (data(2, 3), ints(0, 1, 1))), "E-INVALID", "tuples of 3 do not fit ranks 2 and 1"),
     (Case("GatherND", (X, ints(0, 1)), {"batch_dims": 2}), "E-INVALID", "2 batch axes and tuples of 2 do not fit"),
     (Case("DepthToSpace", (data(2, 3),), {"blocksize": 2}), "E-INVALID", "x0 has rank 2, not 4"),
+    (Case("Einsum", (data(2, 3),), {"equation": "ij,jk->ik"}), "E-INVALID", "the equation has 2 entries, not 1"),
+    (Case("Conv", (X, data(4, 3, 3)), {}, 11), "E-INVALID", "x1 has rank 3, not 4"),
+    (Case("Conv", (X, data(4, 3, 3, 3), data(8)), {}, 11), "E-INVALID", "x2 has 8 elements, not 4"),
+    (Case("ConvTranspose", (X, data(4, 3, 3)), {}, 11), "E-INVALID", "x1 has rank 3, not 4"),
+    (Case("ConvTranspose", (X, data(3, 4, 3, 3), data(8)), {}, 11), "E-INVALID", "x2 has 8 elements, not 4"),
+    (Case("OneHot", (ints(0, 1), ints(3), data(3)), {}, 11, known=(1,)), "E-BROADCAST", "3 and 2 differ"),
+    (Case("OneHot", (ints(0, 1), EMPTY, data(2)), {}, 11, known=(1,)), "E-INVALID", "x1 has 0 entries, not 1"),
+    (Case("Range", (EMPTY, ints(3), ints(1)), {}, 11, known=(0, 1, 2)), "E-INVALID", "x0 has 0 entries, not 1"),
+    (Case("Range", REAL_RANGE, {}, 11, constants=(0, 1, 2)), "E-INVALID", "0.5 to 3.5 by 0.0"),
+    (Case("CumSum", (X, EMPTY), {}, 14, known=(1,)), "E-INVALID", "x1 has 0 entries, not 1"),
+    (Case("Trilu", (X, EMPTY), {}, 14, known=(1,)), "E-INVALID", "x1 has 0 entries, not 1"),
+    (Case("Pad", (data(3), ints(1, 1), data(2)), {}, 13, known=(1,)), "E-BROADCAST", "2 and 1 differ"),
+    (Case("Flatten", (X,), {"axis": 7}), "E-INVALID", "axis 7 is outside rank 5"),
+    (Case("Unsqueeze", (X, ints(1, 1)), {}, 13, known=(1,)), "E-INVALID", "different axes has 1 entry, not 2"),
+    (Case("com.microsoft::FastGelu", (X, CODES[0, 0, 0])), "E-INVALID", "add takes no operands of types float32, int8"),
+    (Case("com.microsoft::QLinearConcat", HALF_SCALE), "E-INVALID", "a scale is not float32"),
     (Case("Trilu", (C,), {}, 14), "E-INVALID", "x0 has rank 1, not 2 or more"),
     (Case("Conv", (X, data(2, 1, 3, 3)), {"group": 2}, 11), "E-BROADCAST", "3 and 2 differ"),
     (Case("Pad", (data(3), ints(-4, 1)), {"mode": "reflect"}), "E-NO-KERNEL", "a tensor is empty"),

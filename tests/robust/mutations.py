@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 
 import numpy as np
@@ -133,11 +134,19 @@ def _no_attribute(model: onnx.ModelProto, random: Random) -> None:
         del node.attribute[random.randrange(len(node.attribute))]
 
 
+def _arrays(model: onnx.ModelProto) -> list[tuple[TensorProto, np.ndarray]]:
+    """The initializers that can still be read, with their arrays."""
+    found = []
+    for t in model.graph.initializer:
+        with suppress(KeyError, TypeError, ValueError):  # of one with another element type
+            found.append((t, numpy_helper.to_array(t)))
+    return found
+
+
 def _another_rank(model: onnx.ModelProto, random: Random) -> None:
-    tensors = list(model.graph.initializer)
+    tensors = _arrays(model)
     if tensors and random.random() < 0.7:
-        t = random.choice(tensors)
-        array = numpy_helper.to_array(t)
+        t, array = random.choice(tensors)
         ways = (array.reshape(-1), array.reshape(1, *array.shape), array.reshape(-1)[:1].reshape(()), array[..., None])
         t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(random.choice(ways)), t.name))
         return
@@ -149,11 +158,11 @@ def _another_rank(model: onnx.ModelProto, random: Random) -> None:
 
 
 def _far_numbers(model: onnx.ModelProto, random: Random) -> None:
-    ints = [t for t in model.graph.initializer if t.data_type == TensorProto.INT64]
+    ints = [(t, array) for t, array in _arrays(model) if array.dtype == np.int64]
     if ints:
-        t = random.choice(ints)
-        far = np.array([random.choice(_FAR) for _ in range(numpy_helper.to_array(t).size)], np.int64)
-        t.CopyFrom(numpy_helper.from_array(far.reshape(tuple(t.dims)), t.name))
+        t, array = random.choice(ints)
+        far = np.array([random.choice(_FAR) for _ in range(array.size)], np.int64)
+        t.CopyFrom(numpy_helper.from_array(far.reshape(array.shape), t.name))
 
 
 def _another_type(model: onnx.ModelProto, random: Random) -> None:

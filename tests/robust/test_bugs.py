@@ -140,6 +140,13 @@ def test_a_compiler_that_compiles_nothing_is_no_bug_of_a_kernel(tmp_path: Path) 
         'y = Softmax<axis = "a">(x)',
         "y = Cast(x)",
         "y, z = Exp(x)",
+        "i = Cast<to = 9>(x)\n y = Add(x, i)",
+        "y = Where(x, x, x)",
+        "y = Gather(x, x)",
+        "b = Constant<value = bool {1}>()\n y = Clip(x, b)",
+        "i = Cast<to = 10>(x)\n y = Mul(x, i)",
+        "y = Pad(x, x)",
+        "y = Conv(x, x)",
     ],
 )
 def test_a_call_that_its_operator_does_not_allow_is_not_looked_into(line: str) -> None:
@@ -147,6 +154,35 @@ def test_a_call_that_its_operator_does_not_allow_is_not_looked_into(line: str) -
     proto: onnx.ModelProto = parser.parse_model(text)
     result = optimize(proto.SerializeToString(), stop_after="render", min_group=1, strict=True)
     assert codes(result) == ["E-INVALID"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            'opset_import: ["" : 17]> g (float[4, 5] x, string[5] n) => (float[4, 5] y) { y = ReverseSequence(x, n) }',
+            "E-SHAPE-UNKNOWN",
+        ),
+        ('opset_import: ["" : 7]> g (float[4, 4] x) => (float[4, 4] y) { y = Expand(x) }', "E-INVALID"),
+        ('opset_import: ["" : 17, "x": 1]> g (float[4, 4] x) => (float[4, 4] y) { y = x.MatMul(x) }', "E-OPAQUE"),
+        (
+            'opset_import: ["" : 17]> g (float[4, 8] x) => (float[?, ?] y) '
+            '<int64[4] p = {1, 1, 1, 9223372036854775807}> { a = Pad<mode = "reflect">(x, p)\n y = Abs(a) }',
+            "E-RESOURCE",
+        ),
+    ],
+)
+def test_a_call_that_nobody_knows_is_left_to_the_runtime(text: str, code: str) -> None:
+    proto: onnx.ModelProto = parser.parse_model(f"<ir_version: 8, {text}")
+    assert code in codes(optimize(proto.SerializeToString(), stop_after="render", min_group=1, strict=True))
+
+
+def test_an_operator_that_the_runtime_has_before_onnx_may_have_other_attributes() -> None:
+    """As exporters wrote LayerNormalization."""
+    text = """<ir_version: 6, opset_import: ["" : 12]> g (float[4, 4] x) => (float[4, 4] y) {
+        s = Constant<value_floats = [1.0, 2.0, 3.0, 4.0]>()  y = LayerNormalization<epsion = 0.001>(x, s, s) }"""
+    result = optimize(parser.parse_model(text).SerializeToString(), stop_after="render", min_group=1, strict=True)
+    assert (result.kernels, codes(result)) == (1, [])
 
 
 def test_only_calls_that_are_allowed_are_of_the_default_domain() -> None:

@@ -42,5 +42,4 @@ def test_no_change_is_a_bug(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", MANY)
 def test_hundreds_of_mutations_do_not_end_the_build(first: int) -> None:
-    bugs = run(first, 250)
-    assert len(bugs) <= 2, "\n".join(bugs)
+    assert not run(first, 250)

@@ -36,6 +36,15 @@ def test_scales_of_outputs():
     assert scales.scales_of(logistic("y = Mul (s, q)")) == [0.0]
 
 
+@needs_compiler
+def test_an_output_that_is_listed_twice_is_compared_once(tmp_path: Path):
+    model = logistic("y = Identity (s)")
+    model.graph.output.append(model.graph.output[0])
+    onnx.save(model, tmp_path / "m.onnx")
+    made = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", cache_dir=tmp_path / "c", min_group=1, gain=False)
+    assert made.kernels and made.verify is not None and made.verify.ok is True
+
+
 def test_scales_of_functions():
     """As bodies of kernels are: what counts is the output that a node calls, and its own nodes."""
     model = onnx.parser.parse_model(

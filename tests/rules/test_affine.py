@@ -335,6 +335,7 @@ def test_other_padding_stays(amounts: tuple[int, ...], fill: float) -> None:
         ((9, 9), (5, 5), {"dilations": (3, 6), "pads": (6, 12, 6, 12)}, (5, 3), (6, 6, 6, 6)),
         ((6, 5), (3, 3), {"dilations": (4, 4), "pads": (8, 4, 1, 4), "strides": (3, 1)}, (2, 3), (4, 4, 1, 4)),
         ((5,), (4,), {"dilations": (2,), "pads": (7, 0)}, (3,), (5, 0)),
+        ((3, 1), (3, 3), {"dilations": (), "strides": (), "pads": (1, 1, 1, 1)}, (3, 1), (1, 0, 1, 0)),
     ],
 )
 def test_taps_that_reach_padding_only_are_removed(

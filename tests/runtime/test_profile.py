@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.measure import interleaving
+from onnxfuse.measure import interleaving, profile_child
 from onnxfuse.measure.profile import profile_models
 from onnxfuse.measure.profile_child import node_origins
 from onnxfuse.runtime import feed_limits
@@ -169,6 +169,13 @@ def test_nodes_that_the_runtime_fused_have_the_users_names(tmp_path: Path):
     assert 2 * 8 * 32 * 32 <= flops <= 2 * 8 * 32 * 32 + 8 * 32 * 12
     norm = ops["LayerNormalization"]
     assert norm.bytes == 4 * (2 * 2 * 4 * 32 + 2 * 32)
+
+
+def test_warming_up_ends_by_its_time_or_by_what_the_profiler_has_to_write():
+    calls: list[int] = []
+    assert profile_child._warm_up(lambda: calls.append(1), 3) == len(calls) == profile_child.WARM_RUNS
+    assert profile_child._warm_up(lambda: None, profile_child.WARM_RUNS + 5) == profile_child.WARM_RUNS + 5
+    assert 1 <= profile_child._warm_up(lambda: time.sleep(profile_child.WARM_S / 2), 1) <= 3
 
 
 def test_memory_of_a_run(files: Path, good: Path):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import BOOL, F32, DType
-from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.functions import FUNCTIONS, converts, fits
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.kernel import (
@@ -34,9 +34,6 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Sca
 from onnxfuse.ir.tile import Packed, Quantized, Tile
 from onnxfuse.ir.verify.closed import outside
 
-LOGICAL = ("and", "or", "xor", "not")  # functions of truth values
-FLOATING = ("fma", "snap")  # functions of floating-point numbers; isnan and isinf of integers are false
-INTEGERS = ("snapped", "coded")  # functions of floating-point numbers that give integers
 KINDS: dict[type, str] = {bool: "b", int: "iu", float: "f"}  # of element types that have constants of a Python type
 
 
@@ -44,11 +41,6 @@ def type_faults(kernel: Kernel) -> Iterator[str]:
     """Values, variables, buffers and operands whose element types do not agree."""
     for number, phase in enumerate(kernel.phases):
         yield from (f"phase {number}: {what}" for what in _Types(kernel, phase).found)
-
-
-def converts(value: DType, element: DType) -> bool:
-    """Whether a store, a pack or a select may convert: 16-bit floats to float32, or float32 rounded to these."""
-    return value.accumulator == element.accumulator
 
 
 class _Types:
@@ -113,7 +105,7 @@ class _Types:
         if row is None or len(x.args) != row.arity:
             wanted = "a function of the table" if row is None else f"{row.arity}"
             self.found[f"{x.fn} has {len(x.args)} operands, expected {wanted}"] = None
-        elif not _fits(x.fn, row.result, [a.dtype for a in x.args], x.dtype):
+        elif not fits(x.fn, [a.dtype for a in x.args], x.dtype):
             taken = ", ".join(str(a.dtype) for a in x.args)
             self.found[f"{x.fn} of ({taken}) gives {x.dtype}, expected operands and result of matching types"] = None
 
@@ -224,22 +216,3 @@ def _of_guards(guards: Sequence[Guard]) -> Iterator[Index]:
     for g in guards:
         yield g.index
         yield g.extent
-
-
-def _fits(fn: str, result: str, taken: Sequence[DType], made: DType) -> bool:
-    """Whether a function of the table takes operands of these types and gives that one."""
-    if fn == "cast":
-        return True
-    if fn == "select":
-        return taken[0] == BOOL and converts(taken[1], made) and converts(taken[2], made)
-    if fn == "coded":  # its zero point is an integer
-        *taken, zero = taken
-        if zero.kind not in "iu":
-            return False
-    if any(t != taken[0] for t in taken) or (fn in FLOATING and not taken[0].floating):
-        return False
-    if result == "bool":
-        return made == BOOL and (fn not in LOGICAL or taken[0] == BOOL)
-    if fn in INTEGERS:
-        return taken[0].floating and made.kind in "iu"
-    return made == taken[0]

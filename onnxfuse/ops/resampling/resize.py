@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,14 @@ def resized(view: View) -> tuple[Index, ...]:
 
 
 def _scales(view: View) -> Sequence[float]:
-    if view.node.op == "Upsample" and view.opset < 9:
-        return tuple(float(F(s)) for s in view.attr("scales", ()))
     at = 2 if view.node.op == "Resize" and view.opset >= 11 else 1
-    return tuple(float(F(s)) for s in view.numbers(at))
+    named = view.node.op == "Upsample" and view.opset < 9
+    if not named and not view.has(at):
+        raise view.refuse("E-INVALID", "neither scales nor sizes are given")
+    scales = tuple(float(F(s)) for s in (view.attr("scales", ()) if named else view.numbers(at)))
+    if not all(0 < s < inf for s in scales):
+        raise view.refuse("E-INVALID", f"scales are {scales}")
+    return scales
 
 
 def _scaled(view: View, have: Index, scale: float) -> Index:

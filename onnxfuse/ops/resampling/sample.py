@@ -71,7 +71,7 @@ def _manner(view: View) -> _Manner:
     mode, padding = _MODES.get(mode, mode), view.attr("padding_mode", "zeros")
     for name, value, known in (("mode", mode, _TAPS), ("padding mode", padding, ("zeros", "border", "reflection"))):
         if value not in known:
-            raise view.refuse("E-NO-KERNEL", f"{name} {value} is not supported")
+            raise view.refuse("E-INVALID", f"{name} {value} is not known")
     return _Manner(mode, padding, bool(view.attr("align_corners", 0)))
 
 

@@ -314,7 +314,7 @@ def _strip(goal: Goal, loops: list[Level], target: Cpu) -> Strip | None:
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     channels, line = loops[-1].axis.extent.constant, loops[-2].axis.extent.constant if len(loops) > 1 else None
     lines = found[0].ranges[0].extent.constant if len(found) == 1 else None
-    if channels is None or line is None or lines is None or lines < 2:
+    if not channels or not line or lines is None or lines < 2:
         return None
     widest = STRIP // (4 * lines * line) // target.lanes * target.lanes
     if widest >= channels or widest < NARROW * target.lanes or _in_groups(goal, loops[-1].axis):
