@@ -28,6 +28,7 @@ from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
+from onnxfuse.load.small_constants import settled
 from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime import inference
@@ -82,6 +83,7 @@ def _graph(
     names = names_of(_as_loaded(options, spelled), infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
     marked(parts, opset)
+    settled(parts, opset, [o.name for o in proto.graph.output])
     typer = Typer(proto, payloads, names)
     shapes = _shapes(proto, parts, infos, typer, opset)
     _check_subgraph_data(proto, payloads)
