@@ -18,6 +18,8 @@ from onnxfuse.load.convert import ConvertedGraph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import UNFORESEEN, View, define
 
+_CODED = "DequantizeLinear"  # a weight in codes stays one: the runtime and rewriting look for the pair of a product
+
 
 def settled(parts: ConvertedGraph, opset: int, outputs: Collection[str]) -> None:
     """Replace nodes that compute small floating-point tensors from constants by these tensors, in place.
@@ -45,7 +47,7 @@ def _is_small(c: Constant) -> bool:
 def _computed(node: Node, small: Mapping[str, Constant], opset: int) -> dict[str, Constant]:
     """The outputs of a node as constants; none unless all of them follow from small constants."""
     reads = [i for i in node.inputs if i]
-    if not (node.standard and reads and all(i in small for i in reads)) or node.captures:
+    if not (node.standard and reads and all(i in small for i in reads)) or node.captures or node.op == _CODED:
         return {}
     types = {i: TensorType(small[i].dtype, tuple(map(Index.of, small[i].shape))) for i in reads}
     values = {i: elements(small[i].load()) for i in reads}

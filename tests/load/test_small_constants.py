@@ -52,6 +52,12 @@ def test_what_is_no_finite_number_or_rounded_by_libraries_is_left_to_the_model()
     assert [n.outputs[0] for n in graph.nodes[:3]] == ["a", "b", "c"]  # c is an output of the model
 
 
+def test_weights_in_codes_stay_codes():
+    graph = graph_of("""g (float[N, 2] x) => (float[N, 2] y) <int8[2] codes = {3, 4}, float step = {0.5}> {
+      w = DequantizeLinear(codes, step)\n y = Add(x, w) }""")
+    assert [n.op for n in graph.nodes] == ["DequantizeLinear", "Add"]
+
+
 def test_a_body_knows_them_too():
     text = """g (bool b, float[N, 2] x) => (float[N, m] y) {
       y = If (b) <then_branch = t () => (float[N, m] u) <float[1] one = {1}, float[1] two = {2}> {
