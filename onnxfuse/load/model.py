@@ -26,6 +26,7 @@ from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
+from onnxfuse.load.row_products import multiplied_before
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.small_constants import settled
@@ -58,6 +59,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     if not already_fused:
         unhidden(proto)
         uncarried(proto, opsets_of(proto).get("", UNSTATED))
+        multiplied_before(proto)
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
