@@ -22,8 +22,7 @@ from onnxfuse.load.inline import defined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.shapes import Setting, Shapes, propagate
-from onnxfuse.load.simplify import alive
-from onnxfuse.load.small_constants import settled
+from onnxfuse.load.simplify import alive, settled
 from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource, source_of
 from onnxfuse.load.tensors import Payloads
 

@@ -28,8 +28,7 @@ from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
 from onnxfuse.load.row_products import multiplied_before
 from onnxfuse.load.shapes import Setting, Shapes, propagate
-from onnxfuse.load.simplify import alive
-from onnxfuse.load.small_constants import settled
+from onnxfuse.load.simplify import alive, settled
 from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime import inference
