@@ -1,4 +1,4 @@
-"""Removes arithmetic on constants, and dead nodes: integers as propagation finds them, small floating numbers before it.
+"""Removes arithmetic on constants, and dead nodes: integers as propagation finds them, small floats before it.
 
 Types hang on the latter where they are the scales of a Resize, say Concat([1, 1], [2, 2]), as exporters that fold
 nothing write them; so they are constants before types are found. Propagation itself follows integers (`shapes.py`).
