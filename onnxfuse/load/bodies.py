@@ -23,7 +23,7 @@ from onnxfuse.load.legal import marked
 from onnxfuse.load.sequences import Around, Item, Items, Results, item_of, met, typed_by
 from onnxfuse.load.setting import Setting, Shapes
 from onnxfuse.load.shapes import propagate
-from onnxfuse.load.simplify import alive
+from onnxfuse.load.simplify import alive, settled
 from onnxfuse.load.source import Closed, LoadedSubgraph, ModelSource, source_of
 from onnxfuse.load.tensors import Payloads
 
@@ -97,6 +97,7 @@ class Typer:
             version, constants = self.model.ir_version, place.outer.constants
             parts = self._parts[place.key] = convert(place.proto, version, self.payloads, constants, place.path)
             marked(parts, place.outer.opset)
+            settled(parts, place.outer.opset, [o.name for o in place.proto.output])
         return self._parts[place.key]
 
     def _propagated(

@@ -26,9 +26,10 @@ from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
+from onnxfuse.load.row_products import multiplied_before
 from onnxfuse.load.setting import Setting, Shapes
 from onnxfuse.load.shapes import propagate
-from onnxfuse.load.simplify import alive
+from onnxfuse.load.simplify import alive, settled
 from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime import inference
@@ -58,6 +59,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     if not already_fused:
         unhidden(proto)
         uncarried(proto, opsets_of(proto).get("", UNSTATED))
+        multiplied_before(proto)
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
@@ -83,6 +85,7 @@ def _graph(
     names = names_of(_as_loaded(options, spelled), infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
     marked(parts, opset)
+    settled(parts, opset, [o.name for o in proto.graph.output])
     typer = Typer(proto, payloads, names)
     shapes = _shapes(proto, parts, infos, typer, opset)
     _check_subgraph_data(proto, payloads)

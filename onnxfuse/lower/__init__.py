@@ -251,7 +251,10 @@ def _as_index(value: Scalar, extent: Index) -> Index:
 
 
 def _uncast(value: Scalar) -> Scalar:
-    """A value without conversions to int32 and int64, which hold every index."""
+    """A value without conversions of integers to int32 and int64, which hold every index; floats are truncated."""
     while isinstance(value, Apply) and value.fn == "cast" and value.dtype in (I32, I64):
-        value = value.args[0]
+        (inner,) = value.args
+        if not isinstance(inner, FromIndex) and inner.dtype.kind not in "iu":
+            break
+        value = inner
     return value

@@ -76,6 +76,14 @@ ALONG = """along (int64[B, S] at, float[B, T] x) => (float[B, S] y) {
   found = GatherElements <axis = 1> (x, rest)
   y = Exp (found)
 }"""
+# Words as floating-point numbers, as Keras gives them to its embeddings.
+TRUNCATED = """truncated (float[B, S] x) => (float[B, S, 8] y) {
+  at = Cast <to = 6> (x)
+  rows = Gather (table, at)
+  x1 = Unsqueeze (x, last)
+  sum = Add (rows, x1)
+  y = Relu (sum)
+}"""
 INTEGERS = {"zero": 0, "two": 2, "three": 3, "four": 4, "seven": 7, "eight": 8}
 AXES = {"first": [0], "second": [1], "last": [-1], "middle": [1, 2]}
 
@@ -103,10 +111,16 @@ def feeds(text: str, n: int, m: int) -> Feeds:
         mask = np.ones((m, n), np.int64)
         mask[:, n // 2 + 1 :] = 0
         return {"mask": mask, "of": np.arange(m), "place": np.arange(n), "x": floats(m, 2, n, n)}
+    if text is TRUNCATED:
+        return {"x": RANDOM.uniform(-5.9, 5.9, (m, n)).astype(np.float32)}
     return {"at": RANDOM.integers(0, 40, (m, n)), "x": floats(m, 4 + n)}
 
 
-@pytest.mark.parametrize("text", [BUCKETS, SHIFTED, PAIRS, ALONG], ids=["buckets", "shifted", "pairs", "along"])
+@pytest.mark.parametrize(
+    "text",
+    [BUCKETS, SHIFTED, PAIRS, ALONG, TRUNCATED],
+    ids=["buckets", "shifted", "pairs", "along", "truncated"],
+)
 def test_integers_that_are_computed_and_looked_up_are_one_kernel_with_what_reads_there(
     text: str, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
 FEWEST, FEWEST_OF_BATCH = 2, 8  # columns below which a register tile computes too many unused ones
+FEWEST_OF_HEAD, LONG = 3, 16  # columns, and terms of a sum, of a head of attention; rows, and the others, of a long one
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,26 @@ def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, tot
     return Contracted(d, left, right, c.batch, c.rows, c.columns, reduce.ranges, finish)
 
 
-def worth_tiles(c: Contracted) -> bool:
-    """Whether a register tile suits a contraction: several columns and a sum long enough to pay for a tile."""
-    columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
+def worth_tiles(c: Contracted, constants: Container[str]) -> bool:
+    """Whether a register tile suits a contraction: several columns and a sum long enough to pay for a tile.
+
+    Of two computed sides, as in attention, one is the width of a head, however small: nests would take 2 to 3 times as
+    long where the other one and the rows are long.
+    """
+    rows, columns, depth = (product([a.extent for a in axes]).constant for axes in (c.rows, c.columns, c.ranges))
+    if (
+        c.batch
+        and not _is_constant(c.right, constants)
+        and all(n is None or n >= LONG for n in (rows, _larger(columns, depth)))
+    ):
+        return all(n is None or n >= FEWEST_OF_HEAD for n in (columns, depth))
     fewest = FEWEST_OF_BATCH if c.batch or c.channels else FEWEST
     return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    """The larger of two extents; None if one is not known."""
+    return None if a is None or b is None else max(a, b)
 
 
 def as_stored(x: Scalar) -> Scalar:

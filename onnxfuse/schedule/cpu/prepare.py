@@ -89,7 +89,7 @@ def prepare(
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
         tiled = _tiled_exchanged(found, nest, done, weights, target) if found is not None and exchange else None
-        if tiled is None and found is not None and worth_tiles(found):
+        if tiled is None and found is not None and worth_tiles(found, weights):
             tiled = _tiled(found, done, weights, target, half)
         if d.name not in done.places:  # for its strides only: phases allocate it
             done.layouts |= layout_inside(d, nest, tiled, c.definitions[at + 1 :])

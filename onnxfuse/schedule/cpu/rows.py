@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from onnxfuse.ir.compose import loads, replaced, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt
-from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ir.scalar import Load, Reduce, number
 from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.contract import as_stored
@@ -200,8 +200,10 @@ def in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batc
 
 
 def _nest_stage(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt, ...]:
-    if job.right_side and (packed := _transposed_right_side(job, t, frame)) is not None:
-        return packed
+    if job.right_side:
+        packed = _transposed_right_side(job, t, frame) or _copied_right_side(job, t, frame)
+        if packed is not None:
+            return packed
     goal = goal_of(job, frame, flat_in(job.nest.value, frame))
     return in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
 
@@ -241,6 +243,33 @@ def _transposed_right_side(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt
         Index.of(width),
     )
     return (Loop(panel, ZERO, panel.extent, "serial", (*bind, pack)),)
+
+
+def _copied_right_side(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt, ...] | None:
+    """A right side whose source is contiguous along the columns, of which there may be fewer than a panel has.
+
+    Lines of a panel are copied whole: without a count of the columns that there are, each would be tested.
+    """
+    inner, load = inner_axes(job.nest, t), flat_in(job.nest.value, frame)
+    if len(inner) != 3 or not isinstance(load, Load) or len(load.guards) != 1:
+        return None
+    panel, k, lane = inner
+    (guard,) = load.guards
+    straight = coefficient(load.index[0], lane) == coefficient(guard.index, lane) == ONE
+    if not straight or k in axes_of(guard.index) or load.lanes is not None:
+        return None
+    goal = goal_of(job, frame, Load(load.source, load.index, load.dtype))
+    if coefficient(goal.offset, lane) != ONE:
+        return None
+    last = Axis("jn", lane.extent + 1)
+    there = Bind(last, guard.extent - substitute(guard.index, {lane: ZERO}), lane.extent)
+    body: tuple[Stmt, ...] = (there,)
+    none = load.otherwise if load.otherwise is not None else number(0, load.dtype)
+    for value, begin, end in ((goal.value, ZERO, Index.of(last)), (none, Index.of(last), lane.extent)):
+        frame.stages += 1
+        levels = [Level(k), Level(lane, "vector", begin, end)]
+        body += written([replace(goal, value=value)], levels, f"s{frame.stages}")
+    return (Loop(panel, ZERO, panel.extent, "serial", body),)
 
 
 def _merged(job: Job, follower: Job, t: AlignedJobs, frame: Frame, kept: set[str]) -> Goal | None:

@@ -218,7 +218,18 @@ def attentions() -> list[Case]:
         Case("attention_channels_last", attention_of_image(2, 5, 7, last=True)),
         Case("attention_channels_last_any", attention_of_image("B", 4, 9, last=True), ({"B": 1}, {"B": 3})),
         Case("attention_few_channels", attention_of_image(1, 3, 11, last=True, size=3)),
+        Case("attention_narrow", attention(2, 33, heads=3, size=7)),
+        Case("attention_narrow_any", attention("B", "S", heads=2, size=5), ANY_LENGTH),
     ]
+    b = Build()  # keys lie along the columns of scores, as many as there are
+    q, k, v = (b.input(name, "B", 2, *shape) for name, shape in (("q", ("S", 12)), ("k", (12, "S")), ("v", ("S", 12))))
+    out.append(
+        Case(
+            "attention_turned_any",
+            b.graph(b.node("MatMul", b.node("Softmax", b.node("MatMul", q, k), axis=-1), v)),
+            ANY_LENGTH,
+        )
+    )
     b = Build()
     q, k, v = (b.input(n, 2, 3, s, 16) for n, s in (("q", 11), ("k", 23), ("v", 23)))
     p = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
