@@ -18,15 +18,14 @@ from onnxfuse.ir.unsupported import OLDEST
 from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
-from onnxfuse.load.carried import uncarried
 from onnxfuse.load.convert import ConvertedGraph, convert
 from onnxfuse.load.dims import declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
+from onnxfuse.load.loops import multiplied_before, uncarried
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
-from onnxfuse.load.row_products import multiplied_before
 from onnxfuse.load.setting import Setting, Shapes
 from onnxfuse.load.shapes import propagate
 from onnxfuse.load.simplify import alive, settled

@@ -74,6 +74,30 @@ def test_a_matrix_that_the_body_makes_or_of_unknown_rank_is_multiplied_there():
     assert [n.op for n in body.nodes].count("MatMul") == 2
 
 
+@pytest.mark.parametrize(
+    ("x", "step", "w"),
+    [("float[T]", "int32[C]", (4, 3)), ("float[T]", "int32[C]", (1, 3)), ("float[T]", "int32", (1, 3))],
+)
+def test_what_may_not_be_a_row_is_multiplied_in_the_loop(x: str, step: str, w: tuple[int, int]):
+    """Elements that a vector of steps looks up, and a matrix of one row, which may be multiplied by one element."""
+    text = f"""g (int64 k, {x} x, {step} first) => (float[s, E] each) <bool go = {{1}}, int32 one = {{1}}> {{
+      last, each = Loop (k, go, first) <body = l (int64 i, bool on, {step} t) => (bool on2, {step} t2, float[E] e) {{
+        on2 = Identity (on) t2 = Add (t, one) row = Gather (x, t) e = MatMul (row, w) }}> }}"""
+    model = parser.parse_model(HEAD + text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(w, np.float32), "w"))
+    (body,) = (each.graph for each in loaded(model).source.bodies)
+    assert "MatMul" in [n.op for n in body.nodes]
+
+
+def test_rows_of_a_table_are_multiplied_in_the_loop():
+    model = made(PLAIN)
+    model.graph.input.remove(next(v for v in model.graph.input if v.name == "x"))
+    table = np.random.default_rng(7).normal(size=(5, 2, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "x"))
+    (body,) = (each.graph for each in loaded(model).source.bodies)
+    assert "MatMul" in [n.op for n in body.nodes]
+
+
 def test_names_of_products_are_new():
     model = made(PLAIN)
     model.graph.node.append(onnx.helper.make_node("Neg", ["y"], ["own/rows"]))
