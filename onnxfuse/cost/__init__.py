@@ -32,6 +32,8 @@ OVERLAP = 0.3  # share of what is not the slowest that is waited for all the sam
 REUSABLE = 0.5  # share of a cache that keeps data until it is used again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
 STORED = 2.0  # ways of a line that is stored to memory: it is fetched first
+OVERTAKEN = 0.6  # share of L3 that weights of a layer exceed when they drive out what was there: values take some, too
+LAYER = 3.0  # times the weights of its largest product that a layer has: those of attention and MLP are 1, 3, 4 and 4
 TWICE = 2.0  # times that a byte comes from memory at most: threads that read the same do so at almost the same time
 EVEN = 2  # of a core, where it does not matter which of them are short
 
@@ -90,8 +92,8 @@ def cost_of(
     """The predicted cost of one run of a legal kernel; None where it depends on a symbol that has no value.
 
     `constants` are the graph's weights, which are read once per run of the model; `run_weight_bytes`, their total size,
-    decides the cache level they come from, and so does scratch where a phase first stores to it: no kernel used it
-    since the one before with as much. Other inputs and outputs are shared with neighbouring kernels.
+    decides the cache level they come from. Scratch was used last by such a kernel of the layer before. Other inputs and
+    outputs are shared with neighbouring kernels.
     """
     assert kernel.legal, "cost: what a kernel does is counted once it is legalized"
     known = dict(symbols or {})
@@ -103,7 +105,7 @@ def cost_of(
         }
         machine = (target.lanes, latency_of(target), _items(dtypes))
         around = (_items(sizes), _items(weights), _items(known))
-        cold = {b.name for b in kernel.scratch if b.space == "global"} if run_weight_bytes > _held(target) else set()
+        cold = _cold(kernel, min(run_weight_bytes, LAYER * sum(sizes[name] for name in weights)), target)
         phases = []
         for p in kernel.phases:
             found = facts_of(p, *machine)
@@ -120,7 +122,7 @@ def handing_on(size: float, target: Cpu) -> float:
 
     What those kernels touch beside it is taken to be as much again.
     """
-    held = 2 * size <= _held(target)
+    held = 2 * size <= target.l3_bytes * REUSABLE
     reached = target.cores * target.l3_gbps if held else min(target.cores * target.bandwidth, target.memory_gbps)
     ways = 1.0 + (target.stored if held else STORED)
     waiting = target.dispatch_us + (target.barrier_us if target.cores > 1 else 0.0)
@@ -171,9 +173,10 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
     return sizes | {b.name: 1.0 * number(b.size, symbols) * b.dtype.bytes for b in buffers}
 
 
-def _held(target: Cpu) -> float:
-    """Bytes that L3 keeps until they are used again."""
-    return target.l3_bytes * REUSABLE
+def _cold(kernel: Kernel, between: float, target: Cpu) -> frozenset[str]:
+    """The scratch that is no longer in L3 when a phase first stores to it, after so many bytes of weights."""
+    scratch = (b.name for b in kernel.scratch if b.space == "global")
+    return frozenset(scratch) if between > target.l3_bytes * OVERTAKEN else frozenset()
 
 
 def _levels(
@@ -192,9 +195,11 @@ def _levels(
     others = [name for name in touched if name not in weights]
     total = sum(sizes[name] for name in others)
     small, near = (total <= target.l2_bytes * share for share in (SMALL, REUSABLE))
-    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if total <= _held(target) else MEMORY)
+    found = dict.fromkeys(
+        others, L2 if small else NEAR if near else L3 if total <= target.l3_bytes * REUSABLE else MEMORY
+    )
     for name, size in weights.items():
-        found[name] = L2 if size <= target.l2_bytes * REUSABLE else L3 if size <= _held(target) else MEMORY
+        found[name] = L2 if size <= target.l2_bytes * REUSABLE else L3 if size <= target.l3_bytes * REUSABLE else MEMORY
     return found | dict.fromkeys(cold, MEMORY)
 
 

@@ -12,7 +12,7 @@ from onnxfuse.cost.traffic import Access, Fetched, fetched
 from onnxfuse.ir.dtype import F32, I64, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, floor_div
 from onnxfuse.ir.indexing import product as product_of
-from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Pack, Param, Phase, Stmt, Store, When, statements
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, ProductKind
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, apply, const
@@ -149,6 +149,22 @@ def test_values_of_other_phases_are_as_far_as_those_of_other_kernels():
     found = predicted((replace(kernel, inputs=(read, large)), constants))
     assert found == predicted((kernel, constants))
     assert found.seconds < predicted((kernel, constants), l2_bytes=1 << 16).seconds
+
+
+def test_scratch_that_the_weights_of_a_layer_drove_out_comes_from_memory():
+    """Rows are packed in a phase of their own; the weights of this product are 9.4 MB, those of a layer 28."""
+    kernel, constants = product(128, 3072, 768)
+    assert any(isinstance(s, Pack) for s in statements(kernel.phases[0].body))
+
+    def memory(l3_bytes: int, run_weight_bytes: float) -> float:
+        found = cost_of(kernel, replace(V4, l3_bytes=l3_bytes), constants, run_weight_bytes)
+        assert found is not None
+        return found.phases[0].memory
+
+    packed = 128 * 3072 * 4
+    assert memory(32 << 20, 1e9) == pytest.approx(2 * packed / min(2 * V4.bandwidth, V4.memory_gbps) * 1e-9)
+    assert memory(48 << 20, 1e9) == 0
+    assert memory(32 << 20, 1e7) == 0, "a model without other weights"
 
 
 def test_stores_that_are_written_back_at_a_time_count_once():
