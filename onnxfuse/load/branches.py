@@ -17,7 +17,7 @@ from onnxfuse.load.inline import defined
 from onnxfuse.load.names import rename_here
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import source_of
-from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.graphs import graphs, put_nodes
 
 Outputs = tuple[str, ...]
 Path = tuple[tuple[Outputs, str], ...]  # of a subgraph: outputs of the node that holds it, and the attribute
@@ -143,9 +143,7 @@ def _splice(graph: onnx.GraphProto, choices: _Choices, names: Counter[str]) -> N
         branch = next((a.g for a in node.attribute if name and a.name == name), None)
         whole = branch is not None and len(branch.output) == len(node.output)
         nodes += _opened(graph, node, branch, name, names) if branch is not None and whole else [node]
-    kept = onnx.GraphProto(node=nodes)
-    del graph.node[:]
-    graph.node.extend(kept.node)
+    put_nodes(graph, nodes)
 
 
 def _opened(

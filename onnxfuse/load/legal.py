@@ -97,13 +97,11 @@ def ill_typed(view: View) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Formal:
-    """An input in a schema. Those with one `variable` have one element type, of `allowed` (ONNX's numbers; none
-
-    where it is no tensor)."""
+    """An input in a schema. Those with one `variable` have one element type, of `allowed`: none if it is no tensor."""
 
     name: str
     variable: str
-    allowed: frozenset[int]
+    allowed: frozenset[int]  # ONNX's numbers of them
 
 
 @cache

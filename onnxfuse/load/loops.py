@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from onnxfuse.load.inline import free_names
 from onnxfuse.load.names import rename_here
-from onnxfuse.runtime.graphs import graphs, subgraphs
+from onnxfuse.runtime.graphs import graphs, put_nodes, subgraphs
 
 _FREE_OF_STATES = 11  # the opset from which on a Loop needs no carried value
 _SAME = ("Identity", "Cast")  # of a step
@@ -50,9 +50,7 @@ def _in_graph(graph: onnx.GraphProto, opset: int) -> None:
         if node.op_type in _PLACES and node.domain in ("", "ai.onnx"):
             nodes += _of_node(node, opset)
     if len(nodes) > len(graph.node):
-        kept = onnx.GraphProto(node=nodes)
-        del graph.node[:]
-        graph.node.extend(kept.node)
+        put_nodes(graph, nodes)
 
 
 def _of_node(node: onnx.NodeProto, opset: int) -> Iterator[onnx.NodeProto]:
@@ -119,21 +117,19 @@ def _with_products(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]
             nodes += _of_loop(node, known, taken)
         nodes.append(node)
     if len(nodes) > len(graph.node):
-        kept = onnx.GraphProto(node=nodes)
-        del graph.node[:]
-        graph.node.extend(kept.node)
+        put_nodes(graph, nodes)
 
 
 def _of_loop(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], taken: set[str]) -> Iterator[onnx.NodeProto]:
     """The products before a loop whose rows its body looks up from then on."""
     body = next((a.g for a in node.attribute if a.name == "body"), None)
-    if body is None or len(body.input) < len(node.input) or len(body.output) < len(node.input) - 1:
+    if body is None or not body.input or len(body.input) < len(node.input) or len(body.output) < len(node.input) - 1:
         return
     makers = {o: n for n in body.node for o in n.output if o}
     own = {*makers, *(v.name for v in body.input), *(t.name for t in body.initializer)}
     steps = _steps(body, makers, {**known, **{t.name: t for t in body.initializer}})
     for product in body.node:
-        if product.op_type != "MatMul" or product.domain not in ("", "ai.onnx"):
+        if not _is(product, "MatMul", inputs=2):
             continue
         row, matrix = makers.get(product.input[0]), product.input[1]
         if row is None or matrix in own or matrix not in known or not _has_rows(known[matrix]):
@@ -155,7 +151,7 @@ def _steps(
     found = {body.input[0].name}
     for formal, result in zip(body.input[2:], body.output[1:], strict=False):
         maker = makers.get(_source(result.name, makers))
-        if maker is not None and _is_number(formal) and maker.op_type == "Add" and maker.domain in ("", "ai.onnx"):
+        if maker is not None and _is(maker, "Add", inputs=2) and _is_number(formal):
             one, other = maker.input if _is_one(known.get(maker.input[0])) else reversed(maker.input)
             if _is_one(known.get(one)) and _source(other, makers) == formal.name:
                 found.add(formal.name)
@@ -182,16 +178,24 @@ def _is_one(t: onnx.TensorProto | None) -> bool:
 
 
 def _source(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """The value that a value is, behind conversions."""
-    while (maker := makers.get(name)) is not None and maker.op_type in _SAME and maker.domain in ("", "ai.onnx"):
-        name = maker.input[0]
-    return name
+    """The value that a value is, behind conversions; itself where they go round in a circle."""
+    met, found = {name}, name
+    while (maker := makers.get(found)) is not None and _is(maker, *_SAME, inputs=1):
+        found = maker.input[0]
+        if found in met:
+            return name
+        met.add(found)
+    return found
 
 
 def _is_lookup(node: onnx.NodeProto) -> bool:
     """Whether a node gathers along the first axis."""
-    along = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    return node.op_type == "Gather" and node.domain in ("", "ai.onnx") and along == 0 and len(node.input) == 2
+    return _is(node, "Gather", inputs=2) and next((a.i for a in node.attribute if a.name == "axis"), 0) == 0
+
+
+def _is(node: onnx.NodeProto, *operators: str, inputs: int) -> bool:
+    """Whether a node calls one of these operators of ONNX with so many inputs."""
+    return node.op_type in operators and node.domain in ("", "ai.onnx") and len(node.input) == inputs
 
 
 def _unused(name: str, taken: set[str]) -> str:

@@ -62,6 +62,13 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from graphs(inner)
 
 
+def put_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let a graph have these nodes instead of its own, some of which may be among them."""
+    kept = onnx.GraphProto(node=nodes)
+    del graph.node[:]
+    graph.node.extend(kept.node)
+
+
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All nodes of a graph, and of the graphs that it holds."""
     for each in graphs(graph):

@@ -103,3 +103,30 @@ def test_names_of_products_are_new():
     model.graph.node.append(onnx.helper.make_node("Neg", ["y"], ["own/rows"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("own/rows", 1, None))
     assert {"own/rows", "own/rows'"} <= {o for n in loaded(model).nodes for o in n.outputs}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "a = Identity (b) b = Identity (a) row = Gather (x, a) e = MatMul (row, w)",
+        "a = Identity () row = Gather (x, a) e = MatMul (row, w)",
+        "row = Gather (x, i) e = MatMul (row)",
+        "e = MatMul ()",
+    ],
+)
+def test_what_no_operator_allows_is_left_in_the_loop(lines: str):
+    """The runtime refuses such a body; loading it ends, and changes nothing."""
+    text = f"""g (int64 k, float[T, 2, 4] x) => (float[s, 2, 3] each) <bool go = {{1}}> {{
+      each = Loop (k, go) <body = l (int64 i, bool on) => (bool on2, float[B, 3] e) {{
+        on2 = Identity (on) {lines} }}> }}"""
+    model = parser.parse_model(HEAD + text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
+    body = loaded(model).source.proto.graph.node[-1].attribute[0].g
+    assert [n.op_type for n in body.node].count("MatMul") == 1
+
+
+def test_a_loop_without_inputs_is_loaded():
+    text = """g (float[N] x) => (float[N] y, float[s] each) { y = Neg (x)
+      each = Loop () <body = l () => (bool on, float e) { on = Constant <value = bool {1}> ()
+        e = Constant <value = float {1}> () }> }"""
+    assert "Loop" in [n.op for n in loaded(parser.parse_model(HEAD + text)).nodes]

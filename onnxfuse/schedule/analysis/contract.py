@@ -98,11 +98,8 @@ def worth_tiles(c: Contracted, constants: Container[str]) -> bool:
     long where the other one and the rows are long.
     """
     rows, columns, depth = (product([a.extent for a in axes]).constant for axes in (c.rows, c.columns, c.ranges))
-    if (
-        c.batch
-        and not _is_constant(c.right, constants)
-        and all(n is None or n >= LONG for n in (rows, _larger(columns, depth)))
-    ):
+    long = all(n is None or n >= LONG for n in (rows, _larger(columns, depth)))
+    if c.batch and long and not _is_constant(c.right, constants):
         return all(n is None or n >= FEWEST_OF_HEAD for n in (columns, depth))
     fewest = FEWEST_OF_BATCH if c.batch or c.channels else FEWEST
     return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
