@@ -32,7 +32,7 @@ _SEQUENCES = (
     "SequenceErase SequenceInsert SequenceLength SplitToSequence"
 )
 _TEXTS = "ImageDecoder RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"
-_OTHERS = "BitCast DFT DeformConv Det GRU LSTM MaxRoiPool MaxUnpool MelWeightMatrix RNN STFT Scatter TensorScatter TopK"
+_OTHERS = "BitCast DFT DeformConv Det MaxRoiPool MaxUnpool MelWeightMatrix STFT Scatter TensorScatter TopK"
 ABSENT: dict[str, Why] = {
     op: why
     for ops, why in (

@@ -25,7 +25,7 @@ from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.lower.widths import unheld
-from onnxfuse.ops.spec import Definition, OperatorTable, defined
+from onnxfuse.ops.spec import Definition, OperatorTable, defined, in_order
 from onnxfuse.plan.dependences import data
 
 __all__ = ["Lowered", "has_reduction", "lower"]
@@ -96,9 +96,9 @@ def _with_storage_dtypes(made: tuple[Definition, ...], storage_types: Mapping[st
 def _live(made: Sequence[Definition], outputs: tuple[str, ...]) -> list[Definition]:
     """The definitions that some output depends on (dead code elimination), in order."""
     wanted = set(outputs)
-    for d in reversed(made):
-        if d.name in wanted:
-            wanted |= sources(d.value)
+    for part in reversed(in_order(made)):
+        if any(d.name in wanted for d in part):
+            wanted = wanted.union(*(sources(d.value) for d in part))
     return [d for d in made if d.name in wanted]
 
 
@@ -132,9 +132,9 @@ def _epilogue(
 
     All uses of these lie inside the region, and the definition that ends it, a post-dominator of the reduction, reads
     them one to one. A scan or a scatter has no epilogue, since its accumulator is the result itself and has to stay as
-    it is.
+    it is. Neither has a part of a recurrence, nor does it belong to one, whose steps are computed one after the other.
     """
-    if _sequential_axes(start):
+    if start.recurrent or _sequential_axes(start):
         return set()
     outside = set(outputs)
     region = {start.name: start}
@@ -144,7 +144,7 @@ def _epilogue(
         used = [r for r in region.values() if d.name != r.name and r.name in sources(d.value)]
         if not used:
             continue
-        if not all(_reads_once(d, r.name, r.shape) for r in used):
+        if d.recurrent or not all(_reads_once(d, r.name, r.shape) for r in used):
             break
         region[d.name] = d
         inner = set(region) - {d.name}
@@ -167,11 +167,11 @@ def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definiti
     kept: list[Definition] = []
     for d in made:
         value = recoded(simplify(_resolve(inline(d.value, inlined), inlined)))
-        stored = d.name in outputs or (d.name in looked_up and not _is_index(value))
+        stored = d.recurrent or d.name in outputs or (d.name in looked_up and not _is_index(value))
         if not stored and (d.name in epilogues or _cheap(d, value, readers)) and _small_enough(value):
             inlined[d.name] = (d.axes, value)
         else:
-            kept.append(Definition(d.name, d.axes, value))
+            kept.append(Definition(d.name, d.axes, value, recurrent=d.recurrent))
     return tuple(kept)
 
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F64
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
-from onnxfuse.ops.spec import Definition
+from onnxfuse.ops.spec import Definition, in_order
 
 Array = np.ndarray[Any, Any]
 Frame = tuple[Axis, ...]
@@ -39,12 +40,34 @@ def meaning(
     """
     known: dict[str, Array] = dict(arrays)
     with np.errstate(all="ignore"):
-        for d in definitions:
+        for part in in_order(definitions):
+            if part[0].recurrent:
+                _run(part, known, symbols, by_products=by_products)
+                continue
+            (d,) = part
             evaluator = _Evaluator(known, symbols, d.value, by_products)
-            value = evaluator.scalar(d.value, d.axes)
-            shape = tuple(evaluator.extent(a) for a in d.axes)
-            known[d.name] = np.broadcast_to(value, shape).astype(d.value.dtype.numpy)
+            known[d.name] = _whole(evaluator, d.value, d.axes)
     return {d.name: known[d.name] for d in definitions}
+
+
+def _whole(evaluator: _Evaluator, value: Scalar, axes: Frame) -> Array:
+    """A value at all places of its axes."""
+    shape = tuple(evaluator.extent(a) for a in axes)
+    return np.broadcast_to(evaluator.scalar(value, axes), shape).astype(value.dtype.numpy)
+
+
+def _run(
+    part: Sequence[Definition], known: dict[str, Array], symbols: Mapping[str, int], *, by_products: bool
+) -> None:
+    """Compute the definitions of a recurrence, step by step, and add their values to what is known."""
+    sizes = _Evaluator(known, symbols, part[0].value, by_products)
+    for d in part:
+        known[d.name] = np.zeros(tuple(map(sizes.extent, d.axes)), d.value.dtype.numpy)
+    for step in range(sizes.extent(part[0].axes[0])):
+        for d in part:
+            value = simplify(substitute_axes(d.value, {d.axes[0]: Index.of(step)}))
+            evaluator = _Evaluator(known, symbols, value, by_products)
+            known[d.name][step] = _whole(evaluator, value, d.axes[1:])
 
 
 class _Evaluator:

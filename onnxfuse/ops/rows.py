@@ -14,6 +14,7 @@ from onnxfuse.ops import (
     padding,
     pooling,
     quantized,
+    recurrent,
     reduction,
     scatter,
 )
@@ -33,6 +34,7 @@ FAMILIES = (
     normalization,
     contraction,
     overlap_add,
+    recurrent,
     contrib,
     quantized,
     coded,

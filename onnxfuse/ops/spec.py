@@ -51,12 +51,19 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """name[axes] = value, with one axis per dimension, in every call that meets the demands."""
+    """name[axes] = value, with one axis per dimension, in every call that meets the demands.
+
+    `recurrent`: it belongs to a recurrence, whose first axis counts steps. Its value may load elements of earlier steps
+    of all definitions of the recurrence, itself included, and of the same step of those before it. All axes but the
+    last have the same extents in a recurrence, and what it loads of these definitions lies on the same axes but the
+    first and the last.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     value: Scalar
     demands: tuple[Demand, ...] = ()
+    recurrent: bool = False
 
     @property
     def shape(self) -> tuple[Index, ...]:
@@ -347,20 +354,39 @@ def _by_body(rows: OperatorTable, node: Node, body: Graph) -> tuple[Definition, 
     return renamed(shallow_first([d for made in reversed(found) for d in made], body.outputs), inputs | outputs)
 
 
+def in_order(definitions: Sequence[Definition]) -> list[tuple[Definition, ...]]:
+    """Definitions in order, those of a recurrence together: from the first that reads ahead up to what it reads."""
+    place = {d.name: at for at, d in enumerate(definitions)}
+    made: list[tuple[Definition, ...]] = []
+    at = 0
+    while at < len(definitions):
+        end, k = at, at
+        while k <= end:
+            if definitions[k].recurrent:
+                end = max((end, *(place.get(s, k) for s in sources(definitions[k].value))))
+            k += 1
+        made.append(tuple(definitions[at : end + 1]))
+        at = end + 1
+    return made
+
+
 def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> list[Definition]:
     """The definitions that outputs depend on, in order: operands of short chains first, so none parts a long one."""
-    made = {d.name: d for d in definitions}
-    reads = {d.name: [s for s in sorted(sources(d.value)) if s in made] for d in definitions}
+    made = {d.name: part for part in in_order(definitions) for d in part}  # parts of a recurrence stay together
+    reads: dict[str, list[str]] = {}
     depth: dict[str, int] = {}
-    for d in definitions:
-        depth[d.name] = 1 + max((depth[s] for s in reads[d.name]), default=0)
+    for part in dict.fromkeys(made.values()):
+        own = {d.name for d in part}
+        read = sorted({s for d in part for s in sources(d.value) if s in made} - own)
+        reads |= dict.fromkeys(own, read)
+        depth |= dict.fromkeys(own, 1 + max((depth[s] for s in read), default=0))
     out: dict[str, Definition] = {}
 
     def visit(name: str) -> None:
         if name not in out:
             for s in sorted(reads[name], key=lambda s: depth[s]):
                 visit(s)
-            out[name] = made[name]
+            out.update((d.name, d) for d in made[name])
 
     for name in outputs:
         visit(name)

@@ -1,4 +1,4 @@
-"""The planner's kind of a node, from its definitions: contraction, window, reduction, elementwise or movement."""
+"""The planner's kind of a node, from its definitions: contraction, window, reduction, recurrent layer, and others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ REDUCTION = "reduction"
 ELEMENTWISE = "elementwise"
 DECODING = "decoding"  # dequantization, elementwise: is fused into the readers of its result
 MOVEMENT = "movement"
-HEAVY = (WEIGHTS, BATCHED, WINDOW)
+RECURRENT = "recurrent"  # a recurrent layer
+HEAVY = (WEIGHTS, BATCHED, WINDOW, RECURRENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def kind_of(graph: Graph, node: Node, rows: OperatorTable, weights: Container[st
         return refused
     row = rows.find(node, graph.opset)
     images: Images = row.images if row is not None else ""
+    if any(d.recurrent for d in found):
+        return Kind(RECURRENT, found)
     reduces = [(d, n) for d in found for n in walk(d.value) if isinstance(n, Reduce)]
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)

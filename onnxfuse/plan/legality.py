@@ -11,7 +11,18 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.generated_products import own_products
-from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, Members
+from onnxfuse.plan.kinds import (
+    BATCHED,
+    DECODING,
+    ELEMENTWISE,
+    MOVEMENT,
+    RECURRENT,
+    REDUCTION,
+    WEIGHTS,
+    WINDOW,
+    Kind,
+    Members,
+)
 from onnxfuse.plan.prepared import prepared
 from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
@@ -91,7 +102,7 @@ def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, s
 
 
 CPU: Legality[Cpu] = Legality(
-    anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
+    anchors=((BATCHED,), (RECURRENT,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: targets_of(options.arch),
     chained=_chained,

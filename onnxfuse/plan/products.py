@@ -15,7 +15,7 @@ from onnxfuse.ir.index import ONE, axes_of
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.generated_products import of_few_rows, own_products
-from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, RECURRENT, REDUCTION, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.own_convolutions import own_convolutions
 from onnxfuse.target import MOST_DEPTH, Gpu
 
@@ -30,6 +30,9 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     own |= own_convolutions(graph, kinds, target)
     found = {}
     for i, kind in kinds.items():
+        if kind.name == RECURRENT:
+            said = "recurrent layers are left to ONNX Runtime on GPUs"
+            found[i] = Decision("E-NO-KERNEL", (graph.nodes[i].name,), f"{graph.nodes[i].op}: {said}", "--target cpu")
         products = kind.name in (WEIGHTS, BATCHED) and i not in own
         if products or (kind.images == "convolution" and i not in own and not _slides(kind)):
             n = graph.nodes[i]

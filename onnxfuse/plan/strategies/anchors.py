@@ -16,7 +16,9 @@ from onnxfuse.plan.kinds import (
     BATCHED,
     DECODING,
     ELEMENTWISE,
+    HEAVY,
     MOVEMENT,
+    RECURRENT,
     REDUCTION,
     WEIGHTS,
     WINDOW,
@@ -122,6 +124,8 @@ class _Grower:
         op = self.units.nodes[node].op
         if kind.name == WEIGHTS:
             return self.legality.chained(self.units.graph, self._members(group), op, kind, self.target, self.single)
+        if kind.name == RECURRENT or (RECURRENT in mine and kind.name in (BATCHED, WINDOW, REDUCTION)):
+            return ("E-TYPE", f"{op} would share a kernel with a recurrence, which computes all of its steps first")
         if kind.name == BATCHED:
             return (
                 None
@@ -218,7 +222,7 @@ class _Grower:
             again = again or (self.legality.made_again and (made or self._for_the_runtime(node)))
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} has other readers")
-        if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
+        if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED, RECURRENT}:
             return ("E-FANOUT", f"{n.op} has several results, and is fused into their readers instead")
         after = self.units.after[node]  # one of several contractions cannot take it, since the others read it too
         if len(after) == 1 and after[0] in self.kinds and self.kinds[after[0]].name == BATCHED:
@@ -250,7 +254,7 @@ class _Grower:
         made = {o for m in self.units.members[group] for o in self.units.nodes[m].outputs}
         sizes = [product(t.shape) for i in n.inputs if i in made and (t := graph.types.get(i)) is not None]
         assert out is not None
-        if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW} and product(out.shape) not in sizes:
+        if self._kinds(group) & {*HEAVY} and product(out.shape) not in sizes:
             return ("E-NUMEL", f"{n.op} has another number of elements than its input from the group")
         return None
 
@@ -305,7 +309,7 @@ class _Grower:
         pending, seen = [node], {node}
         while pending:
             inside = [a for a in self.units.after[pending.pop()] if self.units.group[a] == group and a not in seen]
-            if any(self.kinds[a].name in (WEIGHTS, WINDOW) and not self._reduces_images(a) for a in inside):
+            if any(self.kinds[a].name in (WEIGHTS, WINDOW, RECURRENT) and not self._reduces_images(a) for a in inside):
                 return True
             seen.update(inside)
             pending.extend(inside)
@@ -335,7 +339,7 @@ class _Grower:
         while pending:
             free = [b for b in self.units.before[pending.pop()] if b in self.kinds and b not in self.taken]
             free = [b for b in free if not shared or len(self.units.after[b]) == 1]
-            if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in free):
+            if any(self.kinds[b].name in HEAVY for b in free):
                 return True
             pending.extend(b for b in free if self.kinds[b].name in between and b not in seen)
             seen.update(free)
@@ -343,7 +347,7 @@ class _Grower:
 
     def _stored_on_the_way(self, group: int, node: int) -> bool:
         """Whether a reduction over rows can store a value that others read as well, so that nothing is recomputed."""
-        rows = REDUCTION in self._kinds(group) and not self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}
+        rows = REDUCTION in self._kinds(group) and not self._kinds(group) & {*HEAVY}
         return rows and self.kinds[node].name == ELEMENTWISE and self._size(node) == self._largest(group)
 
     def _largest(self, group: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
-from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW
+from onnxfuse.plan.kinds import BATCHED, HEAVY
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import TIE, Seconds, mean_ratio, summed
 from onnxfuse.plan.search.scope import Cover
@@ -68,7 +68,7 @@ class _Merging:
     def _saved(self, parts: tuple[Set, ...]) -> float | None:
         """The time saved by merging groups, as the mean over all points; None if it is unknown or not positive."""
         space = self.space
-        heavy = [k for i in members(sum(parts)) if (k := space.kind(i).name) in (WEIGHTS, BATCHED, WINDOW)]
+        heavy = [k for i in members(sum(parts)) if (k := space.kind(i).name) in HEAVY]
         if not self.products and len(heavy) > 1 and set(heavy) != {BATCHED}:
             return None
         together = space.seconds(sum(parts))

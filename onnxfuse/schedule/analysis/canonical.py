@@ -130,7 +130,7 @@ class _Renamer:
         ranges = dict.fromkeys(r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
         for k, r in enumerate(ranges):
             self.axis(r, f"v{number}_r{k}")
-        return Definition(self.names[d.name], axes, self.scalar(d.value))
+        return Definition(self.names[d.name], axes, self.scalar(d.value), recurrent=d.recurrent)
 
     def scalar(self, x: Scalar) -> Scalar:
         def leaf(node: Scalar) -> Scalar | None:

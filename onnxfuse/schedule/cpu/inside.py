@@ -1,17 +1,18 @@
-"""Layouts of values inside a kernel, as those read them that come later."""
+"""Layouts of values inside a kernel, as those read them that come later, and of constants, as loops read them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.contraction import contraction_of
-from onnxfuse.ir.index import ONE, Axis, axes_of
-from onnxfuse.ir.layout import Layout, Permute
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.layout import Layout, Permute, contiguous_along
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.memory import Nest
+from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.tiled import Tiled
 
 
@@ -63,3 +64,34 @@ def _is_product(d: Definition, x: Reduce) -> bool:
     """Whether a sum in a definition is a contraction, one factor of which is invariant along some axis."""
     c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
     return c is not None and bool(c.rows or c.columns)
+
+
+def along_result(
+    nest: Nest,
+    places: Mapping[str, Place],
+    layouts: Container[str],
+    shapes: Mapping[str, tuple[Index, ...]],
+    constants: Container[str],
+) -> dict[str, Layout]:
+    """The layouts of constants that are read along the result's contiguous axis: with that axis last.
+
+    Not if they have a layout, or another value is read along the axis that is last, as in the mean of a row of sums.
+    """
+    place = places.get(nest.name)
+    offset = place.offset(nest.dims) if place is not None else ZERO
+    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
+    found: dict[str, Layout] = {}
+    for load in loads(nest.value) if last is not None else ():
+        known = load.source in layouts or load.source in found
+        if load.source not in constants or known or len(load.index) < 2 or last is None:
+            continue
+        others = [x for x in loads(nest.value) if x.source != load.source and x.source in places]
+        layout = contiguous_along(last, load.index, shapes[load.source])
+        if layout is not None and not any(_runs_with(places[x.source].offset(x.index), load.index[-1]) for x in others):
+            found[load.source] = layout
+    return found
+
+
+def _runs_with(offset: Index, last: Index) -> bool:
+    """Whether an offset has stride 1 in the axis that `last` consists of."""
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from onnxfuse.ir.codes import without_scales
-from onnxfuse.ir.compose import guarded, loads, substitute_axes
+from onnxfuse.ir.compose import guarded, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.layout import PLAIN, Layout, channels_last, contiguous_along
+from onnxfuse.ir.layout import PLAIN, Layout, channels_last
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
-from onnxfuse.ops.spec import Definition
+from onnxfuse.ops.spec import Definition, in_order
 from onnxfuse.schedule.analysis.canonical import Canonical, weights_of
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.heads import Heads, cut_as_read
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
-from onnxfuse.schedule.cpu.inside import layout_inside
+from onnxfuse.schedule.cpu.inside import along_result, layout_inside
 from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_layout, operand_of
+from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_of
 from onnxfuse.schedule.nests.jobs import Job, equal_copy
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
@@ -72,8 +74,15 @@ def prepare(
     outputs = {p.name for p in c.outputs}
     weights = weights_of(c.definitions, constants)
     heads, cuts = Heads(), cut_as_read(c.definitions, weights)
-    for at, d in enumerate(c.definitions):
-        done.shapes.setdefault(d.name, d.shape)
+    later = list(c.definitions)
+    for part in in_order(c.definitions):
+        del later[: len(part)]
+        done.shapes |= {d.name: d.shape for d in part if d.name not in done.shapes}
+        if part[0].recurrent:
+            tiles = partial(_tiled_as, SINGLE, done=done, constants=weights, target=target)
+            done.jobs.append(recurrence_of(part, later, done.places, outputs, weights, tiles))
+            continue
+        (d,) = part
         blocks = channel_blocks(d, done.places, constants, target) if lanes else {}
         scan, scatter = scan_of(d), scatter_of(d)
         if scan is not None:
@@ -92,42 +101,17 @@ def prepare(
         if tiled is None and found is not None and worth_tiles(found, weights):
             tiled = _tiled(found, done, weights, target, half)
         if d.name not in done.places:  # for its strides only: phases allocate it
-            done.layouts |= layout_inside(d, nest, tiled, c.definitions[at + 1 :])
+            done.layouts |= layout_inside(d, nest, tiled, later)
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
             del done.jobs[operands:]  # operands prepared in vain
             nest = replace(nest, value=without_scales(nest.value))
-            _permute_constants(nest, done, constants)
+            for name, layout in along_result(nest, done.places, done.layouts, done.shapes, constants).items():
+                done.layouts[name] = layout
+                done.places[name] = dense(name, done.places[name].dtype, done.shapes[name], layout)
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
         heads.add(nest, tiled.rows if tiled is not None and tiled.batch else None)
     return done
-
-
-def _permute_constants(nest: Nest, done: Prepared, constants: Container[str]) -> None:
-    """Stores constants that are read along the result's contiguous axis with that axis last.
-
-    Not if another value is read along the axis that is last already, as in the mean of a row of sums.
-    """
-    place = done.places.get(nest.name)
-    if place is None:
-        return
-    offset = place.offset(nest.dims)
-    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
-    for load in loads(nest.value):
-        if load.source not in constants or load.source in done.layouts or len(load.index) < 2 or last is None:
-            continue
-        others = [x for x in loads(nest.value) if x.source != load.source and x.source in done.places]
-        if any(_runs_with(done.places[x.source].offset(x.index), load.index[-1]) for x in others):
-            continue
-        layout = contiguous_along(last, load.index, done.shapes[load.source])
-        if layout is not None:
-            done.layouts[load.source] = layout
-            done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
-
-
-def _runs_with(offset: Index, last: Index) -> bool:
-    """Whether an offset has stride 1 in the axis that `last` consists of."""
-    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
 
 
 def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:

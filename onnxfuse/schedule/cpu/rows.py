@@ -72,10 +72,10 @@ def row_phase(
     )
     apart = {j.nest.name for j in t.jobs if j.nest.name in large and _long(inner_axes(j.nest, t))}
     frame.aliases = in_place(t.jobs, kept, apart)
-    before, inside = _stages(t, frame, kept, target)
+    before, inside = stages(t, frame, kept, target)
     if any(j.tiled is not None for j in t.jobs):
         inside = skip_hidden_keys(t, frame, inside, kept, target.panel)
-    body, splits = _row_loops(t, frame, inside, m, first, tiled)
+    body, splits = row_loops(t.rows, frame, inside, m, first, tiled=tiled)
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
         body = (Loop(g, Index.of(lo), Index.of(hi), "serial", (*before, *body)),)
@@ -139,11 +139,11 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
     return found
 
 
-def _row_loops(
-    t: AlignedJobs, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
+def row_loops(
+    rows: tuple[Axis, ...], frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, *, tiled: bool
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """The loop over rows, or over tiles of rows, restricted to those of one task."""
-    if not t.rows:
+    if not rows:
         return inside, ()
     if not tiled:
         lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
@@ -154,7 +154,7 @@ def _row_loops(
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
 
 
-def _stages(t: AlignedJobs, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+def stages(t: AlignedJobs, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
     """Statements before the loop over rows (right sides) and inside of it, in order of the jobs."""
     before: list[Stmt] = []
     inside: list[Stmt] = []

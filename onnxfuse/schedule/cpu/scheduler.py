@@ -27,8 +27,9 @@ from onnxfuse.schedule.cpu.exchange import exchanged_phase
 from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
-from onnxfuse.schedule.cpu.scans import scan_phase
-from onnxfuse.schedule.cpu.scatters import scatter_phase
+from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_phase
+from onnxfuse.schedule.cpu.sequential.scans import scan_phase
+from onnxfuse.schedule.cpu.sequential.scatters import scatter_phase
 from onnxfuse.schedule.cpu.strips import Strips, strip_candidates, strips_of, with_windows
 from onnxfuse.schedule.cpu.task_work import weighed
 from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
@@ -210,7 +211,7 @@ def _nests(
     phases: list[Phase] = []
     choices: list[RankedSchedules] = []
     scratch: list[Buffer] = []
-    inner = (j.nest for j in prepared.jobs if not j.nest.output)
+    inner = (nest for j in prepared.jobs for nest in j.values if not nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
     algorithms = Algorithms(ranking, best, values, prepared.places, winograd)
     empty = all(product(p.shape) == ZERO for p in c.outputs)
@@ -260,6 +261,8 @@ def _phase(
         return scan_phase(part, prepared.places, target)
     if part.jobs[0].scatter is not None:
         return scatter_phase(part, prepared.places, target)
+    if part.jobs[0].recurrence is not None:
+        return recurrence_phase(part, prepared.places, target)
     if chained(part.jobs) or prologued(part):
         return chain_phase(part, prepared.places, kept, target)
     return row_phase(part, prepared.places, kept, large, target)
@@ -283,14 +286,14 @@ def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepare
     read |= {name for t in later for j in t.jobs for name in j.looks_up}
     kept: set[str] = set()
     for job in part.jobs:
-        name = job.nest.name
-        if name not in read or job.nest.output:
-            continue
-        kept.add(name)
-        layout = prepared.layouts.get(name, Layout())
-        place = dense(name, job.nest.dtype, job.nest.shape, layout)
-        prepared.places[name] = place
-        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "global"))
+        for nest in job.values:
+            name = nest.name
+            if nest.output or (name not in read and job.recurrence is None):
+                continue
+            kept.add(name)
+            layout = prepared.layouts.get(name, Layout())
+            prepared.places[name] = dense(name, nest.dtype, nest.shape, layout)
+            scratch.append(Buffer(name, nest.dtype, product(layout.shape(nest.shape)), "global"))
     return kept
 
 

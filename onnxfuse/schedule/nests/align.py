@@ -205,7 +205,7 @@ def with_prologue(jobs: Sequence[Job]) -> bool:
     """Whether jobs are chained contractions, or one, perhaps behind jobs that make the rows which it reads."""
     at = next((k for k, j in enumerate(jobs) if j.tiled is not None), len(jobs))
     before, products = jobs[:at], jobs[at:]
-    plain = not any(j.right_side or j.scan or j.scatter or j.apart or windows(j) for j in before)
+    plain = not any(j.right_side or j.apart or _is_sequential(j) or windows(j) for j in before)
     floats = all(j.nest.dtype == F32 for j in jobs[:-1])
     return len(jobs) > 1 and len(products) > 0 and plain and floats and all(map(goes_by_rows, products))
 
@@ -223,10 +223,15 @@ def goes_by_rows(job: Job, *, images: bool = False) -> bool:
 
 
 def _alone(job: Job) -> bool:
-    """Whether a job needs a phase of its own: product with weights, windows, scan, scatter."""
+    """Whether a job needs a phase of its own: product with weights, windows, scan, scatter, recurrence."""
     if job.tiled is not None:
         return job.apart or not job.tiled.batch
-    return job.apart or job.scan is not None or job.scatter is not None or windows(job)
+    return job.apart or _is_sequential(job) or windows(job)
+
+
+def _is_sequential(job: Job) -> bool:
+    """Whether a job computes elements one after the other."""
+    return job.scan is not None or job.scatter is not None or job.recurrence is not None
 
 
 def windows(job: Job) -> bool:

@@ -29,8 +29,21 @@ def equal_copy(nest: Nest, jobs: Iterable[Job]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The jobs of a recurrence in order: those of the first step, and those of each later one, by its `step`.
+
+    `stored` are the values that are read at other steps, or after the recurrence. Nests have no axis for the steps.
+    """
+
+    step: Axis
+    begun: tuple[Job, ...]
+    jobs: tuple[Job, ...]
+    stored: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One value to be computed.
+    """One value to be computed, or all those of a recurrence, whose last one it is named after.
 
     An `operand` is a copy for the contraction that follows it; a `right_side` depends on batch axes only, not on rows.
     """
@@ -41,11 +54,25 @@ class Job:
     right_side: bool = False
     scan: Scan | None = None  # the scan along one of its axes
     scatter: Scatter | None = None  # the updates; the nest computes the elements before them
+    recurrence: Recurrence | None = None
     apart: bool = False  # whether it needs a phase of its own
+
+    @property
+    def values(self) -> tuple[Nest, ...]:
+        """The nests of all values that are computed."""
+        r = self.recurrence
+        return (self.nest,) if r is None else tuple(j.nest for j in r.jobs if j.nest.name in r.stored)
+
+    @property
+    def _inside(self) -> tuple[Job, ...]:
+        return () if self.recurrence is None else (*self.recurrence.begun, *self.recurrence.jobs)
 
     @property
     def reads(self) -> tuple[Load, ...]:
         """Every load of the job."""
+        if self.recurrence is not None:
+            own = {j.nest.name for j in self.recurrence.jobs}
+            return tuple(x for j in self._inside for x in j.reads if x.source not in own)
         if self.tiled is None:
             landing = loads(self.scatter.element) if self.scatter is not None else ()
             return (*loads(self.nest.value), *landing)
@@ -55,6 +82,8 @@ class Job:
     @property
     def looks_up(self) -> frozenset[str]:
         """Values whose elements the job uses as indices."""
+        if self.recurrence is not None:
+            return frozenset[str]().union(*(j.looks_up for j in self._inside))
         t = self.tiled
         parts = (self.nest.value,) if t is None else (*t.lefts, t.right, t.finish)
         indices = [e for x in parts for e in indices_of(x)]

@@ -1,0 +1,1 @@
+"""Phases that compute elements one after the other along an axis: scans, scatters and recurrences."""
