@@ -56,9 +56,7 @@ def _whole(evaluator: _Evaluator, value: Scalar, axes: Frame) -> Array:
     return np.broadcast_to(evaluator.scalar(value, axes), shape).astype(value.dtype.numpy)
 
 
-def _run(
-    part: Sequence[Definition], known: dict[str, Array], symbols: Mapping[str, int], *, by_products: bool
-) -> None:
+def _run(part: Sequence[Definition], known: dict[str, Array], symbols: Mapping[str, int], *, by_products: bool) -> None:
     """Compute the definitions of a recurrence, step by step, and add their values to what is known."""
     sizes = _Evaluator(known, symbols, part[0].value, by_products)
     for d in part:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, here, total
@@ -20,24 +21,31 @@ from onnxfuse.ops.stages import At, Element, here, total
 W, R, B, LENGTHS, STATE = 1, 2, 3, 4, 5  # inputs: weights, recurrent weights, biases, lengths, first hidden state
 CELL, PEEPHOLES = 6, 7  # and of an LSTM: first cell state, weights from the cell state to the gates
 
-ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
-    "sigmoid": lambda x: apply("sigmoid", x),
-    "tanh": lambda x: apply("tanh", x),
-    "relu": lambda x: apply("max", x, const(0, x.dtype)),
-}
-Activation = Callable[[Scalar], Scalar]
-
 
 def added(*terms: Scalar) -> Scalar:
     """The sum of some terms."""
     return reduce(lambda a, b: apply("add", a, b), terms)
 
 
+def gate_of(x: Scalar) -> Scalar:
+    """The sigmoid of x, by a shorter way: a gate, of 0 to 1, needs no relative precision near 0."""
+    half = const(0.5, x.dtype)
+    return added(apply("mul", half, apply("tanh", apply("mul", half, x))), half)
+
+
+ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
+    "sigmoid": gate_of,
+    "tanh": lambda x: apply("tanh", x),
+    "relu": lambda x: apply("max", x, const(0, x.dtype)),
+}
+Activation = Callable[[Scalar], Scalar]
+
+
 @dataclass(slots=True)
 class Layer:
     """A recurrent layer with so many gates, and the definitions that were made of it.
 
-    Values of a recurrence have the axes [step, batch, direction, unit], as the runtime has its results.
+    Values of a recurrence have the axes [step, direction, batch, unit], as the runtime has its results.
     """
 
     view: View
@@ -72,7 +80,7 @@ class Layer:
     @property
     def shape(self) -> At:
         """The shape of a state at all steps."""
-        return (self.steps, self.batch, self.directions, self.units)
+        return (self.steps, self.directions, self.batch, self.units)
 
     def checked(self, used: Iterable[int], *, clips: bool = True) -> None:
         """Raise Refused for what these definitions do not state."""
@@ -112,12 +120,12 @@ class Layer:
             raise self.view.refuse("E-INVALID", f"there are {len(own)} activations, not {count} for each direction")
         return tuple(ACTIVATIONS[x] for x in own[:count])
 
-    def bias(self, at: At, gate: int, *, recurrent: bool) -> Scalar:
-        """The bias of a gate for the input, or for the hidden state."""
-        _, _, d, unit = at
-        if not self.view.has(B):
-            return const(0, F32)
-        return self.view.load(B, (d, unit + self.units * (gate + self.gates * recurrent)))
+    def bias(self, at: At, gate: int) -> tuple[Scalar, ...]:
+        """The bias of a gate for the hidden state, if there are biases."""
+        return (self._bias(at[1], at[3] + self.units * gate, recurrent=True),) if self.view.has(B) else ()
+
+    def _bias(self, d: Index, row: Index, *, recurrent: bool) -> Scalar:
+        return self.view.load(B, (d, row + self.units * (self.gates * recurrent)))
 
     def value(self, tag: str, shape: At, body: Element, *, recurrent: bool) -> Element:
         """An intermediate value of this shape, computed once per element."""
@@ -126,36 +134,40 @@ class Layer:
         self.made.append(d)
         return lambda at: Load(d.name, at, F32)
 
-    def of_inputs(self) -> Element:
-        """What the gates get of the input, by the step at which they read it, the sum over all features."""
+    def of_inputs(self, gates: int) -> Element:
+        """What the gates get of the input, by the step at which they read it: the sum over all features, and biases.
+
+        Those of the hidden state are added to the first `gates` of them only.
+        """
         view, features = self.view, Axis(f"{self.name}%x:r", self.view.shape(0)[2])
 
         def one(at: At) -> Scalar:
-            step, batch, d, gate = at
+            step, d, batch, row = at
             x = view.load(0, (step, batch, Index.of(features)))
-            return total("sum", (features,), apply("mul", x, view.load(W, (d, gate, Index.of(features)))))
+            product = total("sum", (features,), apply("mul", x, view.load(W, (d, row, Index.of(features)))))
+            if not view.has(B):
+                return product
+            of_state = self._bias(d, row, recurrent=True)
+            if gates < self.gates:
+                of_state = inside((Guard(row, self.units * gates),), of_state, const(0, F32))
+            return added(product, self._bias(d, row, recurrent=False), of_state)
 
         read = self.value("%x", (*self.shape[:3], self.units * self.gates), one, recurrent=False)
-        return lambda at: self._in_order(read, at)
+        return lambda at: read((self._time(at[0], at[1]), *at[1:]))
 
-    def _in_order(self, read: Element, at: At) -> Scalar:
-        """An element at the place where the step of each direction lies."""
-        step, batch, d, unit = at
-        back = (self.steps - 1 - step, batch, d, unit)
+    def _time(self, step: Index, d: Index) -> Index:
+        """The place in time of a step, or the step of a place: the other way round where the direction is reverse."""
         direction = self.view.attr("direction", "forward")
-        if direction != "bidirectional":
-            return read(at if direction == "forward" else back)
-        one, two = read((step, batch, ZERO, unit)), read((*back[:2], ONE, unit))
-        assert isinstance(one, Load)
-        return Load(one.source, one.index, one.dtype, (Guard(d, ONE),), two)
+        back = self.steps - 1 - step * 2
+        return step if direction == "forward" else step + (back if direction == "reverse" else back * d)
 
     def before(self, tag: str, first: int) -> Element:
         """A state of the recurrence before a step: that of the step before, or input `first`, if there is one, or 0."""
 
         def read(at: At) -> Scalar:
-            step, batch, d, unit = at
+            step, d, batch, unit = at
             begun = self.view.load(first, (d, batch, unit)) if self.view.has(first) else const(0, F32)
-            return Load(self.name + tag, (step - 1, batch, d, unit), F32, (Guard(step - 1, self.steps),), begun)
+            return Load(self.name + tag, (step - 1, d, batch, unit), F32, (Guard(step - 1, self.steps),), begun)
 
         return read
 
@@ -164,9 +176,9 @@ class Layer:
         units = Axis(f"{self.name}{tag}:r", self.units)
 
         def one(at: At) -> Scalar:
-            step, batch, d, gate = at
-            weight = self.view.load(R, (d, gate + self.units * first, Index.of(units)))
-            return total("sum", (units,), apply("mul", state((step, batch, d, Index.of(units))), weight))
+            step, d, batch, row = at
+            weight = self.view.load(R, (d, row + self.units * first, Index.of(units)))
+            return total("sum", (units,), apply("mul", state((step, d, batch, Index.of(units))), weight))
 
         return self.value(tag, (*self.shape[:3], self.units * gates), one, recurrent=True)
 
@@ -184,13 +196,13 @@ class Layer:
         if outputs[0]:
             axes = self.view.axes((self.steps, self.directions, self.batch, self.units))
             step, d, batch, unit = here(axes)
-            value = self._in_order(lambda at: Load(f"{self.name}%state", at, F32), (step, batch, d, unit))
+            value = Load(f"{self.name}%state", (self._time(step, d), d, batch, unit), F32)
             self.made.append(Definition(outputs[0], axes, value))
         for tag, k in last.items():
             if outputs[k]:
                 axes = self.view.axes((self.directions, self.batch, self.units), output=k)
                 d, batch, unit = here(axes)
-                value = self.before(f"%{tag}", STATE if tag == "state" else CELL)((self.steps, batch, d, unit))
+                value = self.before(f"%{tag}", STATE if tag == "state" else CELL)((self.steps, d, batch, unit))
                 self.made.append(Definition(outputs[k], axes, value))
         return tuple(self.made)
 
@@ -200,12 +212,11 @@ def lstm(view: View) -> tuple[Definition, ...]:
     layer = Layer(view, 4)
     layer.checked(())
     f, g, h = layer.activations(("Sigmoid", "Tanh", "Tanh"))
-    x, state, cell = layer.of_inputs(), layer.before("%state", STATE), layer.before("%cell", CELL)
+    x, state, cell = layer.of_inputs(4), layer.before("%state", STATE), layer.before("%cell", CELL)
     z = layer.of_states("%gates", 4, state)
 
     def gate(at: At, k: int) -> Scalar:
-        bias = (layer.bias(at, k, recurrent=False), layer.bias(at, k, recurrent=True)) if view.has(B) else ()
-        return added(layer.gate(x, at, k), layer.gate(z, at, k), *bias)
+        return added(layer.gate(x, at, k), layer.gate(z, at, k))
 
     kept = layer.states(
         "%cell",
@@ -223,26 +234,20 @@ def gru(view: View) -> tuple[Definition, ...]:
     layer = Layer(view, 3)
     layer.checked(())
     f, g = layer.activations(("Sigmoid", "Tanh"))
-    x, state = layer.of_inputs(), layer.before("%state", STATE)
     after = view.attr("linear_before_reset", 0) != 0  # whether the state is reset after its product
+    x, state = layer.of_inputs(2 if after else 3), layer.before("%state", STATE)
     z = layer.of_states("%gates", 3 if after else 2, state)
 
     def gate(at: At, k: int) -> Scalar:
-        bias = (layer.bias(at, k, recurrent=False), layer.bias(at, k, recurrent=True)) if view.has(B) else ()
-        return f(added(layer.gate(x, at, k), layer.gate(z, at, k), *bias))
+        return f(added(layer.gate(x, at, k), layer.gate(z, at, k)))
 
     if after:
 
         def hidden(at: At) -> Scalar:
-            product = added(layer.gate(z, at, 2), layer.bias(at, 2, recurrent=True))
-            return added(apply("mul", gate(at, 1), product), layer.bias(at, 2, recurrent=False))
+            return apply("mul", gate(at, 1), added(layer.gate(z, at, 2), *layer.bias(at, 2)))
     else:
         reset = layer.states("%reset", lambda at: apply("mul", gate(at, 1), state(at)))
-        of_reset = layer.of_states("%hidden", 1, reset, 2)
-
-        def hidden(at: At) -> Scalar:
-            biases = (layer.bias(at, 2, recurrent=False), layer.bias(at, 2, recurrent=True))
-            return added(of_reset(at), *biases)
+        hidden = layer.of_states("%hidden", 1, reset, 2)
 
     def new(at: At) -> Scalar:
         update, made = gate(at, 0), g(added(layer.gate(x, at, 2), hidden(at)))
@@ -257,10 +262,9 @@ def rnn(view: View) -> tuple[Definition, ...]:
     layer = Layer(view, 1)
     layer.checked(())
     (f,) = layer.activations(("Tanh",))
-    x, state = layer.of_inputs(), layer.before("%state", STATE)
+    x, state = layer.of_inputs(1), layer.before("%state", STATE)
     z = layer.of_states("%gates", 1, state)
-    biases = (False, True) if view.has(B) else ()
-    layer.states("%state", lambda at: f(added(x(at), z(at), *(layer.bias(at, 0, recurrent=r) for r in biases))))
+    layer.states("%state", lambda at: f(added(x(at), z(at))))
     return layer.results(state=1)
 
 

@@ -417,15 +417,18 @@ ONNXFUSE_INLINE vf tanh_(vf x) {
 #if ONNXFUSE_AVX512
   return odd_by_table(x, TANH_TABLE, TANH_STEP, TANH_LIMIT);
 #else
-  vf a = magnitude(x), t = x * x;
-  vf p = splat<float>(-0.00604516501f);
-  p = p * t + 0.0209613293f;
-  p = p * t + -0.0538432635f;
-  p = p * t + 0.133327186f;
-  p = p * t + -0.333333284f;
-  Exponent s = exponent_of(2.0f * min_(splat<float>(10.0f), a), 0);
-  vf e = exp_of_rest(s.rest) * s.power;
-  return with_sign(select(lt(a, splat<float>(0.63f)), a + a * t * p, 1.0f - 2.0f / (e + 1.0f)), x);
+  vf a = min_(splat<float>(9.02f), max_(splat<float>(-9.02f), x)), t = a * a;  // beyond, tanh is 1 in float
+  vf p = splat<float>(1.33190657e-08f);  // a p(t) / q(t), in which nothing cancels
+  p = p * t + 2.05834765e-05f;
+  p = p * t + 0.00349403427f;
+  p = p * t + 0.133797177f;
+  p = p * t + 0.999999979f;
+  vf q = splat<float>(7.7620168e-07f);
+  q = q * t + 0.000328309236f;
+  q = q * t + 0.0258710721f;
+  q = q * t + 0.46713033f;
+  q = q * t + 1.0f;
+  return min_(splat<float>(1.0f), max_(splat<float>(-1.0f), a * p / q));
 #endif
 }
 

@@ -31,7 +31,7 @@ from onnxfuse.ir.index import (
     symbols_of,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient, product, transform
+from onnxfuse.ir.indexing import coefficient, product, substitute, transform
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, number
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
@@ -156,11 +156,18 @@ def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index,
 
 def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:
     """Whether 0 <= e < extent is proven where these guards hold."""
-    if in_range(e, extent) or _below(e, extent):
+    if in_range(e, extent) or _below(e, extent) or _between_ends(e, extent):
         return True
     names = [f"%guard{len(guards)}_{at}" for at in range(len(guards))]  # one for each guard and depth
     bounded = ((_bounded(e, g, names[at]), guards[:at] + guards[at + 1 :]) for at, g in enumerate(guards))
     return any(made is not None and _inside(made, extent, rest) for made, rest in bounded)
+
+
+def _between_ends(e: Index, extent: Index) -> bool:
+    """Whether 0 <= e < extent at both ends of two axes that e has a product of: it is linear in each of them."""
+    pair = next((m for m, _ in e.terms if len(set(m)) == len(m) > 1 and all(isinstance(a, Axis) for a in m)), ())
+    axis = next((a for a in pair if isinstance(a, Axis) and coefficient(e, a) is not None), None)
+    return axis is not None and all(_inside(substitute(e, {axis: at}), extent, ()) for at in (ZERO, axis.extent - 1))
 
 
 def _below(e: Index, extent: Index) -> bool:

@@ -23,6 +23,7 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
+    first_row,
     half_panel,
     left_load,
     right_offset,
@@ -54,14 +55,14 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     buffer_of = _reused_buffers(inside, t)
     widths: dict[str, int] = {}
     for j in inside:
-        widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
+        widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), pitch_of(j, t))
     entries = max(segments_of(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
     room = target.l2_bytes * BLOCK[target.small_l2] // 8
     block = max(1, min(room // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count))
     for buffer, width in widths.items():
         frame.local(buffer, Index.of(block * tile_rows * width))
     for j in inside:
-        frame.places[j.nest.name] = _place(j, t, buffer_of[j.nest.name], begin)
+        frame.places[j.nest.name] = place_in(j, t, buffer_of[j.nest.name], begin)
     frame.local(TABLE, Index.of(entries * block), F32, "pointers")
     frame.local(C, Index.of(target.panel * tile_rows))
     u0, u1 = Axis("u0", tiles), Axis("u1", tiles + 1)
@@ -70,7 +71,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     bounds = (
         Bind(t0, start),
         Bind(t1, start + block, Index.of(u1)),
-        Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
+        Bind(begin, first_row(Index.of(t0), tiles, rows)),
     )
     following = (*t.jobs[1:], None)
     stages = [
@@ -79,7 +80,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
         for s in (
             stage(j, then, frame, (tiles, t0, t1), first, target)
             if j.tiled is not None
-            else _prologue(j, t, frame, (tiles, t0, t1), first)
+            else by_rows(j, t, frame, (tiles, t0, t1), first)
         )
     ]
     blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
@@ -105,7 +106,7 @@ def segments_of(job: Job) -> int:
     return product([s.extent for s in job.tiled.segments]).constant or 1
 
 
-def _pitch(job: Job, t: AlignedJobs) -> int:
+def pitch_of(job: Job, t: AlignedJobs) -> int:
     """Row pitch of a value in a buffer, in elements."""
     size = product([a.extent for a in inner_axes(job.nest, t)]).constant or 1
     return size + 16 if size % PAGE == 0 else size
@@ -127,9 +128,9 @@ def _read(job: Job) -> set[str]:
     return {x.source for x in job.reads}
 
 
-def _place(job: Job, t: AlignedJobs, buffer: str, begin: Axis) -> Place:
+def place_in(job: Job, t: AlignedJobs, buffer: str, begin: Axis) -> Place:
     """A value in a buffer that holds the rows of one block, from row `begin` on."""
-    nest, pitch = job.nest, _pitch(job, t)
+    nest, pitch = job.nest, pitch_of(job, t)
     inner = inner_axes(nest, t)
 
     def offset(index: tuple[Index, ...]) -> Index:
@@ -180,8 +181,8 @@ def stage(
     )
 
 
-def _prologue(job: Job, t: AlignedJobs, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
-    """A value of the rows of a block of tiles, before a contraction reads it."""
+def by_rows(job: Job, t: AlignedJobs, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
+    """A value of the rows of a block of tiles, row by row."""
     assert frame.row is not None
     count, t0, t1 = tiles
     at = Axis("t", count)

@@ -75,7 +75,7 @@ def row_phase(
     before, inside = stages(t, frame, kept, target)
     if any(j.tiled is not None for j in t.jobs):
         inside = skip_hidden_keys(t, frame, inside, kept, target.panel)
-    body, splits = row_loops(t.rows, frame, inside, m, first, tiled=tiled)
+    body, splits = _row_loops(t, frame, inside, m, first, tiled)
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
         body = (Loop(g, Index.of(lo), Index.of(hi), "serial", (*before, *body)),)
@@ -139,11 +139,11 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
     return found
 
 
-def row_loops(
-    rows: tuple[Axis, ...], frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, *, tiled: bool
+def _row_loops(
+    t: AlignedJobs, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """The loop over rows, or over tiles of rows, restricted to those of one task."""
-    if not rows:
+    if not t.rows:
         return inside, ()
     if not tiled:
         lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F16, F32
@@ -16,7 +16,9 @@ from onnxfuse.ir.index import (
     axes_of,
     floor_div,
     greatest,
+    least,
     lower,
+    modulo,
     nonnegative,
     upper,
 )
@@ -41,12 +43,19 @@ APART = 2**24  # elements from a column to the next, at most, of a result that i
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
-    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
-    last = Axis("m1", rows + 1)
-    return (
-        Bind(first, floor_div(Index.of(at) * rows, tiles)),
-        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
-    )
+    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height.
+
+    Where their number is not known, the higher ones come first: nothing that depends on the tile is divided.
+    """
+    here = Index.of(at)
+    return Bind(first, first_row(here, tiles, rows)), Bind(Axis("m1", rows + 1), first_row(here + 1, tiles, rows))
+
+
+def first_row(tile: Index, tiles: Index, rows: Index) -> Index:
+    """The first row of a tile."""
+    if rows.constant is not None:
+        return floor_div(tile * rows, tiles)
+    return tile * floor_div(rows, tiles) + least(tile, modulo(rows, tiles))
 
 
 def copied_rows(t: Tiled, frame: Frame, first: Axis, to: Index, rows: int | None) -> tuple[Stmt, ...]:
@@ -209,13 +218,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class EarlyLines:
-    """Whether the lines of a result are fetched before they are stored to: if nothing else is, and beside operands."""
+    """Where the lines of a result are fetched before they are stored to: if nothing else is, and beside operands.
 
-    alone: bool = False
-    with_operands: bool = False
+    None: nowhere; otherwise where guards hold, which are none if the size of the result is known.
+    """
 
-    def beside(self, operands: Sequence[Prefetch]) -> bool:
-        """Whether they are, beside these operands."""
+    alone: tuple[Guard, ...] | None = None
+    with_operands: tuple[Guard, ...] | None = None
+
+    def beside(self, operands: Sequence[Prefetch]) -> tuple[Guard, ...] | None:
+        """Where they are, beside these operands."""
         return self.with_operands if operands else self.alone
 
 
@@ -223,9 +235,16 @@ NEVER = EarlyLines()
 
 
 def early_lines(job: Job, target: Cpu) -> EarlyLines:
-    """For the result of a job; symbols are assumed to be 1."""
-    share = prod(e.constant or 1 for e in job.nest.shape) * job.nest.dtype.bytes / target.l2_bytes
-    return EarlyLines(*(share > least for least in target.early_lines))
+    """For the result of a job: where it exceeds a share of L2."""
+    size, elements = product(job.nest.shape), target.l2_bytes / job.nest.dtype.bytes
+    return EarlyLines(*(_exceeds(size, share * elements) for share in target.early_lines))
+
+
+def _exceeds(size: Index, number: float) -> tuple[Guard, ...] | None:
+    """The guards under which a size exceeds a number; None if it never does."""
+    if size.constant is not None or number == inf:
+        return () if (size.constant or 0) > number else None
+    return (Guard(size - (int(number) + 1), size),)
 
 
 def epilogue(
@@ -264,9 +283,12 @@ def epilogue(
     loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", begin, used)]
     ahead = tuple(_prefetches(value, sums[0], lane, row, frame.tile_rows, width)) if prefetch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
-    if early.beside(ahead) and coefficient(goal.offset, lane) == ONE:
+    fetched: tuple[Stmt, ...] = ()
+    if (guards := early.beside(ahead)) is not None and coefficient(goal.offset, lane) == ONE:
         at = substitute(goal.offset, {lane: ZERO, row: Index.of(row) + frame.tile_rows})
-        ahead = (*ahead, Prefetch(place.buffer, at, width))
+        lines = Prefetch(place.buffer, at, width)
+        ahead = (*ahead, lines) if not guards else ahead
+        fetched = (When(guards, (Loop(row, frame.first, end, "serial", (lines,)),)),) if guards else ()
     turn: tuple[Stmt, ...] = ()
     pitch = coefficient(goal.offset, lane)
     turns = pitch is not None and (pitch.constant is None or 1 < pitch.constant < APART)
@@ -286,6 +308,7 @@ def epilogue(
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
+        *fetched,
         *written(
             [goal], loops if tiled.zeros is None else loops[::-1]
         ),  # values shared by the columns are computed once

@@ -39,6 +39,7 @@ class Recurrence:
     begun: tuple[Job, ...]
     jobs: tuple[Job, ...]
     stored: frozenset[str]
+    in_panels: bool  # whether sums of the step alone stay as tiles store them, panel by panel
 
 
 @dataclass(frozen=True, slots=True)

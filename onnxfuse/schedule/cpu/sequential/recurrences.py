@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import loads, rebuild, substitute_axes
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, never_below_zero
-from onnxfuse.ir.indexing import product, substitute, unflatten
-from onnxfuse.ir.kernel import Loop, Phase, Split, When
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo, never_below_zero
+from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, When
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, variable
+from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.contract import Contracted, recognise, worth_tiles
-from onnxfuse.schedule.analysis.memory import Place, dense, nest_of
-from onnxfuse.schedule.cpu.rows import row_loops, stages
+from onnxfuse.schedule.analysis.contract import ACC, Contracted, recognise, worth_tiles
+from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
+from onnxfuse.schedule.cpu.chain import by_rows, pitch_of, place_in, segments_of, stage
+from onnxfuse.schedule.cpu.rows import stages
+from onnxfuse.schedule.cpu.tiles import TABLE, C, even_rows, first_row, left_load, right_offset, tile_window
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, serial_time
 from onnxfuse.schedule.nests.jobs import Job, Recurrence
-from onnxfuse.schedule.nests.tiled import Tiled
+from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
+MOST_TILES = 8  # of sequences, that go through a step together
 Tiler = Callable[[Contracted], Tiled | None]  # prepares the operands of a contraction for tiles, if there are tiles
 
 
@@ -35,8 +41,12 @@ def recurrence_of(
     outputs: Collection[str],
     weights: Container[str],
     tiled: Tiler,
+    width: int,
 ) -> Job:
-    """The definitions of a recurrence as one job; values that are read at another step, or `later`, get places."""
+    """The definitions of a recurrence as one job; values that are read at another step, or `later`, get places.
+
+    Sums of the step alone stay in panels of `width` columns, if the units are whole panels.
+    """
     part = _on_common_axes(part)
     step, names = part[0].axes[0], {d.name for d in part}
     read = [load for d in part for load in loads(d.value) if load.source in names]
@@ -48,7 +58,9 @@ def recurrence_of(
     n = Axis(f"{step.name}-", step.extent - 1)
     after = {n: Index.of(step) - 1}
     values = {d.name: substitute_axes(_at(d, step, Index.of(n) + 1), after) for d in part}
-    jobs = tuple(_job(d, values[d.name], Index.of(step), places, outputs, weights, tiled) for d in part)
+    in_panels = all((d.axes[-1].extent.constant or 1) % width == 0 for d in part)
+    cut = width if in_panels else 0
+    jobs = tuple(_job(d, values[d.name], Index.of(step), places, outputs, weights, tiled, cut) for d in part)
     begun = []
     numbers: dict[str, Const] = {}
     for d in part:
@@ -56,9 +68,9 @@ def recurrence_of(
         if isinstance(value, Const) and d.name not in stored:
             numbers[d.name] = value
         else:
-            begun.append(_job(d, value, ZERO, places, outputs, weights, tiled))
+            begun.append(_job(d, value, ZERO, places, outputs, weights, tiled, cut))
     whole = replace(jobs[-1].nest, axes=(step, *jobs[-1].nest.axes))
-    return Job(whole, recurrence=Recurrence(step, tuple(begun), jobs, frozenset(stored)))
+    return Job(whole, recurrence=Recurrence(step, tuple(begun), jobs, frozenset(stored), in_panels))
 
 
 def _on_common_axes(part: Sequence[Definition]) -> list[Definition]:
@@ -99,9 +111,12 @@ def _job(
     outputs: Collection[str],
     weights: Container[str],
     tiled: Tiler,
+    cut: int,
 ) -> Job:
-    """A definition at a step; its nest has no axis for the steps."""
-    nest = nest_of(replace(d, value=value), places, uncut=d.axes[:-1])
+    """A definition at a step; its nest has no axis for the steps, and its units are `cut` into so many, unless 0."""
+    sums = any(isinstance(n, Reduce) for n in walk(value))
+    cuts = [floor_div(Index.of(d.axes[-1]), Index.of(cut))] if cut and not sums else []
+    nest = nest_of(replace(d, value=value), places, uncut=d.axes[:-1], cuts=cuts)
     axes = tuple(a for a in nest.axes if a != d.axes[0])
     dims = tuple(substitute(e, {d.axes[0]: step}) for e in nest.dims)
     nest = replace(nest, axes=axes, dims=dims, output=d.name in outputs)
@@ -117,22 +132,143 @@ def recurrence_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> P
     batch = {a for j in r.jobs if j.tiled is not None for a in j.tiled.batch}
     batch_axes, rows = (tuple(a for a in shared if (a in batch) == among) for among in (True, False))
     begun, later = (AlignedJobs(jobs, batch_axes, rows) for jobs in (r.begun, r.jobs))
-    count, groups = (product([a.extent for a in axes]) for axes in (rows, batch_axes))
-    m, g, first = Axis("m", count), Axis("g", groups), Axis("m0", count)
+    groups = product([a.extent for a in batch_axes])
+    g = Axis("g", groups)
     digits = dict(zip(batch_axes, unflatten(Index.of(g), tuple(a.extent for a in batch_axes)), strict=True))
-    digits |= dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
-    height = min(target.rows, count.constant or target.rows)
-    frame = Frame(digits, m if rows else None, Index.of(first) if rows else ZERO, height, places, lanes=target.lanes)
-    body = stages(later, frame, {*r.stored}, target)[1]
-    before = stages(begun, frame, {*r.stored, *(j.nest.name for j in r.jobs)}, target)[1]
-    steps = r.step.extent
-    if not never_below_zero(steps - 1):
-        before = (When((Guard(ZERO, steps),), before),)
-    inside = (*before, Loop(r.step, ONE, steps, "serial", body))
-    loops, splits = row_loops(rows, frame, inside, m, first, tiled=True)
+    frame = Frame(digits, None, ZERO, 1, places, lanes=target.lanes)
+    body, splits = _by_tiles(r, begun, later, frame, target) if rows else (_one_row(r, begun, later, frame, target), ())
     if batch_axes:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
-        loops = (Loop(g, Index.of(lo), Index.of(hi), "serial", loops),)
+        body = (Loop(g, Index.of(lo), Index.of(hi), "serial", body),)
         splits = (Split(lo, hi, groups), *splits)
-    time = serial_time(begun, target.serial) + serial_time(later, target.serial) * steps
-    return Phase(splits, time, tuple(frame.locals), loops, rows=(m, height) if rows else None)
+    time = serial_time(begun, target.serial) + serial_time(later, target.serial) * r.step.extent
+    return Phase(splits, time, tuple(frame.locals), body, few=bool(rows))
+
+
+def _one_row(r: Recurrence, begun: AlignedJobs, later: AlignedJobs, frame: Frame, target: Cpu) -> tuple[Stmt, ...]:
+    """The steps of a single sequence."""
+    _give_places(r, later, frame, target, ZERO, 1)
+
+    def of_all(t: AlignedJobs) -> tuple[Stmt, ...]:
+        known = {*r.stored, *(j.nest.name for j in r.jobs)}
+        made = (
+            _sums(j, frame, target, ZERO, 1)
+            if _in_panels(j, r)
+            else stages(replace(t, jobs=(j,)), frame, known, target)[1]
+            for j in t.jobs
+        )
+        return tuple(s for part in made for s in part)
+
+    return _steps(r.step, of_all(begun), of_all(later))
+
+
+def _in_panels(job: Job, r: Recurrence) -> bool:
+    """Whether what tiles sum up stays where they store it, panel by panel."""
+    bare = job.tiled is not None and job.tiled.finish == variable(ACC, F32)
+    return r.in_panels and bare and job.nest.name not in r.stored
+
+
+def _give_places(r: Recurrence, t: AlignedJobs, frame: Frame, target: Cpu, begin: Index, rows: int) -> None:
+    """Buffers for the values of the step alone, for so many rows from row `begin` on, and for tiles."""
+    for j in r.jobs:
+        if j.nest.name in r.stored:
+            continue
+        buffer = frame.local(j.nest.name, Index.of(rows * pitch_of(j, t)), j.nest.dtype)
+        if _in_panels(j, r):
+            frame.places[j.nest.name] = Place(buffer, F32, partial(_panel_place, j.nest, t, begin, rows, target.panel))
+        else:
+            frame.places[j.nest.name] = place_in(j, t, buffer, begin)
+    entries = max((segments_of(j) for j in r.jobs if j.tiled is not None), default=1)
+    count = -(-rows // frame.tile_rows)
+    frame.local(TABLE, Index.of(entries * max(frame.tile_rows, EVEN_ENTRIES) * count), F32, "pointers")
+    frame.local(C, Index.of(target.panel * frame.tile_rows))
+
+
+def _panel_place(nest: Nest, t: AlignedJobs, begin: Index, rows: int, width: int, index: tuple[Index, ...]) -> Index:
+    """The offset of an element of sums that are stored panel by panel, of so many rows from row `begin` on each."""
+    found = nest.digits_at(index)
+    row = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
+    panel, lane = floor_div(index[-1], Index.of(width)), modulo(index[-1], Index.of(width))
+    return (panel * rows + row - begin) * width + lane
+
+
+def _sums(
+    job: Job, frame: Frame, target: Cpu, begin: Index, rows: int, tiles: tuple[Index, Axis, Axis] | None = None
+) -> tuple[Stmt, ...]:
+    """The sums of a contraction, stored panel by panel: of one row, or of a block of `tiles` (number, first, end)."""
+    tiled = job.tiled
+    assert tiled is not None
+    m = frame.row if frame.row is not None else Axis("m", ONE)
+    load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
+    segments, weights = segments_of(job), frame.places[tiled.right.source].buffer
+    even, here, end, block = False, ZERO, ONE, ()
+    ahead = None
+    if tiles is not None:
+        count, t0, t1 = tiles
+        at, end = Axis("t", count), Index.of(Axis("m1", m.extent + 1))
+        even = even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
+        here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
+        block = (at, t0, t1)
+    point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
+    panel = tiled.panel
+    tile = Tile(
+        job.nest.name,
+        (Index.of(panel) * rows + frame.first - begin) * target.panel,
+        end - frame.first,
+        TileCore(frame.tile_rows, target.panel),
+        Pointers(TABLE, here, segments, tiled.length, even),
+        Panel(weights, right_offset(tiled, frame)),
+        ahead=ahead,
+    )
+    if not block:
+        return (point, Loop(panel, ZERO, panel.extent, "serial", (tile,)))
+    at, t0, t1 = block
+    window = tile_window(at, tiles[0] if tiles else ONE, m.extent, Axis("m0", m.extent))
+
+    def over(*body: Stmt) -> Loop:
+        return Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *body))
+
+    return (over(point), Loop(panel, ZERO, panel.extent, "serial", (over(tile),)))
+
+
+def _steps(step: Axis, first: tuple[Stmt, ...], every: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The first step, unless there is none at all, and the loop over the others."""
+    begin = first if never_below_zero(step.extent - 1) else (When((Guard(ZERO, step.extent),), first),)
+    return (*begin, Loop(step, ONE, step.extent, "serial", every))
+
+
+def _by_tiles(
+    r: Recurrence, begun: AlignedJobs, later: AlignedJobs, frame: Frame, target: Cpu
+) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+    """Blocks of tiles of sequences, which go through a step together: each panel of weights is read once for them."""
+    rows = product([a.extent for a in later.rows])
+    m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
+    frame.shared |= zip(later.rows, unflatten(Index.of(m), tuple(a.extent for a in later.rows)), strict=True)
+    frame.row, frame.first, frame.tile_rows = m, Index.of(first), balanced(rows.constant, target.rows)
+    tiles = floor_div(rows + (frame.tile_rows - 1), Index.of(frame.tile_rows))
+    width = sum(pitch_of(j, later) for j in r.jobs if j.nest.name not in r.stored)
+    block = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * frame.tile_rows * max(width, 1))))
+    _give_places(r, later, frame, target, Index.of(begin), block * frame.tile_rows)
+    u0, u1, t0, t1, rb = (Axis(name, tiles + k) for name, k in (("u0", 0), ("u1", 1), ("t0", 0), ("t1", 1), ("rb", 0)))
+    start = Index.of(u0) + Index.of(rb) * block
+    bounds = (
+        Bind(t0, start),
+        Bind(t1, start + block, Index.of(u1)),
+        Bind(begin, first_row(Index.of(t0), tiles, rows)),
+    )
+
+    def of_all(t: AlignedJobs) -> tuple[Stmt, ...]:
+        window = (tiles, t0, t1)
+        made = (
+            _sums(j, frame, target, Index.of(begin), block * frame.tile_rows, window)
+            if _in_panels(j, r)
+            else stage(j, None, frame, window, first, target)
+            if j.tiled
+            else by_rows(j, t, frame, window, first)
+            for j in t.jobs
+        )
+        return tuple(s for part in made for s in part)
+
+    steps = _steps(r.step, of_all(begun), of_all(later))
+    blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
+    return (Loop(rb, ZERO, blocks, "serial", (*bounds, *steps)),), (Split(u0, u1, tiles),)
