@@ -41,6 +41,11 @@ class Example:
     others: DType | None = None
 
 
+def weights(*shape: int) -> np.ndarray[Any, Any]:
+    """Constant weights of a recurrent layer of one direction."""
+    return np.ones((1, *shape), np.float32)
+
+
 M = contrib.MICROSOFT
 CODED = (F32, U8)  # a scale and a zero point
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
@@ -78,6 +83,9 @@ EXAMPLES: dict[str, Example] = {
     "Upsample": Example((IMAGE, np.array([1, 1, 2, 2], np.float32))),
     "RoiAlign": Example((IMAGE, (6, 4), np.zeros(6, np.int64)), {"sampling_ratio": 2}),
     "GridSample": Example((IMAGE, (N, 8, 8, 2)), {"mode": "nearest", "padding_mode": "border"}),
+    "LSTM": Example(((C, N, 64), weights(128, 64), weights(128, 32), weights(256)), {"hidden_size": 32}),
+    "GRU": Example(((C, N, 64), weights(96, 64), weights(96, 32), weights(192)), {"hidden_size": 32}),
+    "RNN": Example(((C, N, 64), weights(32, 64), weights(32, 32), weights(64)), {"hidden_size": 32}),
     "CumSum": Example((MATRIX, [1])),
     "CumProd": Example((MATRIX, [1])),
     "LpPool": Example((IMAGE,), POOL),

@@ -103,6 +103,7 @@ _TURNED = 3.0  # times that bytes are moved by a node that also puts images into
 _EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
 _SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
 _ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered element takes, by itself and in a slice
+_EACH_GATE = 60.0  # operations that a value of a gate takes as long as, beside its products
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
@@ -298,6 +299,16 @@ def _regions(call: Call) -> NodeWork:
     return NodeWork("sample regions", float(call.outputs[0].elements * samples))
 
 
+def _recurrence(call: Call) -> NodeWork:
+    """Products of the gates of all steps with input and state, and something for each value of a gate."""
+    image, *weights = call.inputs[:3]
+    assert image is not None and all(w is not None for w in weights)
+    depth = sum(w.elements for w in weights if w is not None)
+    values = prod(w.shape[:2]) if (w := weights[1]) is not None else 0
+    operations = prod(image.shape[:2]) * (2.0 * depth + _EACH_GATE * values)
+    return NodeWork("recurrence of a row" if prod(image.shape[1:2]) == 1 else "recurrence", operations)
+
+
 def _mode(call: Call, usual: str) -> str:
     mode = call.attrs.get("mode", usual)
     return mode.decode() if isinstance(mode, bytes) else str(mode)
@@ -322,6 +333,7 @@ _SPECIAL: dict[str, Callable[[Call], NodeWork]] = dict(
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
         ("Pow", _power),
         *_each(_resize, "Resize Upsample"),
+        *_each(_recurrence, "LSTM GRU RNN"),
         ("GridSample", _sample),
         ("RoiAlign", _regions),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -96,6 +96,21 @@ def computes(x: Scalar) -> bool:
 def sources(x: Scalar) -> frozenset[str]:
     """Names of all tensors that x reads, those behind loaded indices too."""
     return frozenset(n.source for n in loads(x)).union(*map(looked_up, indices_of(x)))
+
+
+def runs(names: Sequence[str], reads: Sequence[Collection[str]]) -> Iterator[tuple[int, int]]:
+    """Begin and end of runs of values: from one that reads values behind it up to these; others are alone.
+
+    >>> list(runs("abcde", ["", "d", "", "b", "a"]))
+    [(0, 1), (1, 4), (4, 5)]
+    """
+    place, begin = {name: at for at, name in enumerate(names)}, 0
+    while begin < len(names):
+        end, at = begin + 1, begin
+        while at < end:
+            end, at = max([end, *(place.get(name, 0) + 1 for name in reads[at])]), at + 1
+        yield begin, end
+        begin = end
 
 
 def _index_size(e: Index, known: dict[Index, int]) -> int:

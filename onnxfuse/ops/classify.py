@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from onnxfuse.ir.affine import split_axes
-from onnxfuse.ir.compose import free_axes, indices_of, inline, loads, walk
+from onnxfuse.ir.compose import free_axes, indices_of, inline, loads, sources, walk
 from onnxfuse.ir.contraction import Contraction, contraction_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
@@ -60,8 +60,8 @@ def combine(first: MapType, second: MapType) -> tuple[MapType, str]:
 class NodeFacts:
     """A node that has definitions. `edges` has one type per input, None where no element of it is read.
 
-    `kind` is contraction, reduction, elementwise or movement. `flops` counts scalar functions (casts are free) and the
-    steps of reductions.
+    `kind` is recurrence, contraction, reduction, elementwise or movement. `flops` counts scalar functions (casts are
+    free) and the steps of reductions.
     """
 
     definitions: tuple[Definition, ...]
@@ -97,7 +97,7 @@ def facts(graph: Graph, rows: OperatorTable) -> Facts:
 def node_facts(graph: Graph, node: Node, definitions: tuple[Definition, ...]) -> NodeFacts:
     """The facts of a node with these definitions."""
     maps = read_maps(definitions)
-    types = _types(maps, _shapes(graph, maps))
+    types = _types(definitions, maps, _shapes(graph, maps))
     edges = tuple(types.get(i) for i in node.inputs)
     live = [t for i, t in zip(node.inputs, edges, strict=True) if t is not None and i not in graph.constants]
     found = [c for d in definitions if (c := contraction_in(d)) is not None]
@@ -176,11 +176,23 @@ def _without(index: Shape, units: Mapping[Axis, Index]) -> Shape:
 
 def edge_types(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -> dict[str, MapType]:
     """The mapping type of every source that the definitions read; `shapes` are those of the sources."""
-    return _types(read_maps(definitions), shapes)
+    return _types(definitions, read_maps(definitions), shapes)
 
 
-def _types(maps: Mapping[str, list[ReadMap]], shapes: Mapping[str, Shape]) -> dict[str, MapType]:
-    return {source: max(map_type(m, shapes[source]) for m in read) for source, read in maps.items()}
+def _types(
+    definitions: Sequence[Definition], maps: Mapping[str, list[ReadMap]], shapes: Mapping[str, Shape]
+) -> dict[str, MapType]:
+    found = {source: max(map_type(m, shapes[source]) for m in read) for source, read in maps.items()}
+    return found | dict.fromkeys(found.keys() & _before_recurrences(definitions), MapType.MANY_TO_MANY)
+
+
+def _before_recurrences(definitions: Sequence[Definition]) -> set[str]:
+    """What recurrences read, directly or indirectly: a state depends on all elements at the steps before it."""
+    found: set[str] = set()
+    for d in reversed(definitions):
+        if d.recurrent or d.name in found:
+            found |= sources(d.value)
+    return found
 
 
 def map_type(read: ReadMap, have: Shape) -> MapType:
@@ -284,7 +296,10 @@ def _sums_all(c: Contraction) -> bool:
 
 
 def _kind(definitions: Iterable[Definition], contracts: bool) -> str:
+    definitions = tuple(definitions)
     nodes = [n for d in definitions for n in walk(d.value)]
+    if any(d.recurrent for d in definitions):
+        return "recurrence"
     if contracts:
         return "contraction"
     if any(isinstance(n, Reduce) for n in nodes):

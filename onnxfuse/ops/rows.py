@@ -14,10 +14,10 @@ from onnxfuse.ops import (
     padding,
     pooling,
     quantized,
-    recurrent,
     reduction,
     scatter,
 )
+from onnxfuse.ops.recurrent import layers
 from onnxfuse.ops.resampling import regions, resize, sample
 from onnxfuse.ops.spec import table
 
@@ -34,7 +34,7 @@ FAMILIES = (
     normalization,
     contraction,
     overlap_add,
-    recurrent,
+    layers,
     contrib,
     quantized,
     coded,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onnxfuse.errors import counted
-from onnxfuse.ir.compose import folded, is_static, sources, with_extents, with_sources
+from onnxfuse.ir.compose import folded, is_static, runs, sources, with_extents, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named, parts_named, sizing
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
@@ -53,10 +53,8 @@ class Demand:
 class Definition:
     """name[axes] = value, with one axis per dimension, in every call that meets the demands.
 
-    `recurrent`: it belongs to a recurrence, whose first axis counts steps. Its value may load elements of earlier steps
-    of all definitions of the recurrence, itself included, and of the same step of those before it. All axes but the
-    last have the same extents in a recurrence, and what it loads of these definitions lies on the same axes but the
-    first and the last.
+    `recurrent`: it belongs to a recurrence, whose definitions have the same axes but the last, the first being steps,
+    and load each other at the same place of these, or at earlier steps.
     """
 
     name: str
@@ -355,31 +353,18 @@ def _by_body(rows: OperatorTable, node: Node, body: Graph) -> tuple[Definition, 
 
 
 def in_order(definitions: Sequence[Definition]) -> list[tuple[Definition, ...]]:
-    """Definitions in order, those of a recurrence together: from the first that reads ahead up to what it reads."""
-    place = {d.name: at for at, d in enumerate(definitions)}
-    made: list[tuple[Definition, ...]] = []
-    at = 0
-    while at < len(definitions):
-        end, k = at, at
-        while k <= end:
-            if definitions[k].recurrent:
-                end = max((end, *(place.get(s, k) for s in sources(definitions[k].value))))
-            k += 1
-        made.append(tuple(definitions[at : end + 1]))
-        at = end + 1
-    return made
+    """Definitions in order, those of a recurrence together."""
+    spans = runs([d.name for d in definitions], [sources(d.value) if d.recurrent else () for d in definitions])
+    return [tuple(definitions[begin:end]) for begin, end in spans]
 
 
 def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> list[Definition]:
     """The definitions that outputs depend on, in order: operands of short chains first, so none parts a long one."""
-    made = {d.name: part for part in in_order(definitions) for d in part}  # parts of a recurrence stay together
-    reads: dict[str, list[str]] = {}
-    depth: dict[str, int] = {}
-    for part in dict.fromkeys(made.values()):
-        own = {d.name for d in part}
-        read = sorted({s for d in part for s in sources(d.value) if s in made} - own)
-        reads |= dict.fromkeys(own, read)
-        depth |= dict.fromkeys(own, 1 + max((depth[s] for s in read), default=0))
+    made = {d.name: part for part in in_order(definitions) for d in part}  # a recurrence stays together
+    reads, depth = dict[str, list[str]](), dict[str, int]()
+    for name, part in made.items():
+        reads[name] = sorted({s for d in part for s in sources(d.value) if s in made} - {d.name for d in part})
+        depth[name] = 1 + max((depth[s] for s in reads[name]), default=0)
     out: dict[str, Definition] = {}
 
     def visit(name: str) -> None:

@@ -33,6 +33,12 @@ def convolution(n: int, channels: int, window: int, group: int = 1, rank: int = 
     return Call("Conv", (image, weights), (floats(1, 64, *[n] * rank),), {"group": group})
 
 
+def layer(steps: int, batch: int) -> Call:
+    """An LSTM of 64 units over 32 features."""
+    weights = (floats(1, 256, 32), floats(1, 256, 64))
+    return Call("LSTM", (floats(steps, batch, 32), *weights), (floats(steps, 1, batch, 64),), {})
+
+
 # For each kind a node that gets longer with n.
 NODES = {
     "view": lambda n: same("Reshape", n),
@@ -56,6 +62,8 @@ NODES = {
     "softmax inner": lambda n: same("Softmax", n, axis=0),
     "normalization": lambda n: same("LayerNormalization", n),
     "skipping normalization": lambda n: same("SkipLayerNormalization", n),
+    "recurrence": lambda n: layer(n, 4),
+    "recurrence of a row": lambda n: layer(n, 1),
     "product": lambda n: Call("MatMul", (floats(16 * n, 512), floats(512, 64)), (floats(16 * n, 64),), {}),
     "product of few rows": lambda n: Call("MatMul", (floats(4, 8 * n), floats(8 * n, 64)), (floats(4, 64),), {}),
     "product of a row": lambda n: Call("MatMul", (floats(1, 8 * n), floats(8 * n, 64)), (floats(1, 64),), {}),

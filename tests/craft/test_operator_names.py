@@ -15,6 +15,7 @@ MOST = 2  # names in one tuple, list, set or text that are no list yet
 FACTS = {
     "cost/nodes.py": "kinds of the runtime's own kernels, which are timed",
     "cost/fusions.py": "chains and activations that the runtime fuses itself",
+    "load/branches.py": "ranks that the runtime's recurrent layers demand",
     "emit/body.py": "operators with bfloat16 kernels in the runtime",
     "emit/names.py": "operators that are left out of the names of kernels",
     "runtime/feed_limits.py": "tables about unmodified models, compared with rows by tests/ops/test_traits.py",

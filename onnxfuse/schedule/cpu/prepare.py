@@ -6,7 +6,7 @@ is only known at run time) becomes a definition of its own, a copy in the layout
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,8 +19,8 @@ from onnxfuse.ir.layout import PLAIN, Layout, channels_last
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
-from onnxfuse.lower.scans import scan_of
-from onnxfuse.lower.scatters import scatter_of
+from onnxfuse.lower.scans import Scan, scan_of
+from onnxfuse.lower.scatters import Scatter, scatter_of
 from onnxfuse.ops.spec import Definition, in_order
 from onnxfuse.schedule.analysis.canonical import Canonical, weights_of
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
@@ -63,13 +63,7 @@ def prepare(
     With `exchange`, contractions have their operands exchanged if the image is channels first. Without `lanes`,
     convolutions in small groups have register tiles of each group too.
     """
-    done = Prepared([], {}, {}, {})
-    for p in (*c.inputs, *c.outputs):
-        done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
-        done.shapes[p.name] = p.shape
-    done.layouts |= images_inside(c) | dict(c.layouts)
-    for d in (d for d in c.definitions if d.name in done.layouts):
-        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    done = _begun(c)
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
     weights = weights_of(c.definitions, constants)
@@ -85,10 +79,8 @@ def prepare(
         (d,) = part
         blocks = channel_blocks(d, done.places, constants, target) if lanes else {}
         scan, scatter = scan_of(d), scatter_of(d)
-        if scan is not None:
-            nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
-        elif scatter is not None:
-            nest = nest_of(replace(d, value=scatter.start), done.places, uncut=d.axes)
+        if scan is not None or scatter is not None:
+            nest = _sequential(d, scan, scatter, done.places)
         else:
             nest = nest_of(d, done.places | given, heads.nests, blocks, cuts=cuts.get(d.name, ()))
         nest = replace(nest, output=d.name in outputs)
@@ -112,6 +104,26 @@ def prepare(
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
         heads.add(nest, tiled.rows if tiled is not None and tiled.batch else None)
     return done
+
+
+def _begun(c: Canonical) -> Prepared:
+    """The places of parameters, and of values that have a layout."""
+    done = Prepared([], {}, {}, {})
+    for p in (*c.inputs, *c.outputs):
+        done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
+        done.shapes[p.name] = p.shape
+    done.layouts |= images_inside(c) | dict(c.layouts)
+    for d in (d for d in c.definitions if d.name in done.layouts):
+        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    return done
+
+
+def _sequential(d: Definition, scan: Scan | None, scatter: Scatter | None, places: Mapping[str, Place]) -> Nest:
+    """The nest of the elements that a scan combines, or of those that a scatter begins with."""
+    if scan is not None:
+        return nest_of(replace(d, value=scan.element), places, uncut=(scan.axis,))
+    assert scatter is not None
+    return nest_of(replace(d, value=scatter.start), places, uncut=d.axes)
 
 
 def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:

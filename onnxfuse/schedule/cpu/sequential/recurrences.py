@@ -7,7 +7,7 @@ reads, such as the sums of gates, is in a buffer of the task.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from onnxfuse.ir.affine import simplify
@@ -129,112 +129,24 @@ def recurrence_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> P
     r = t.jobs[0].recurrence
     assert r is not None
     shared = [a for a in r.jobs[-1].nest.axes if all(a in j.nest.axes for j in r.jobs)]
-    batch = {a for j in r.jobs if j.tiled is not None for a in j.tiled.batch}
-    batch_axes, rows = (tuple(a for a in shared if (a in batch) == among) for among in (True, False))
-    begun, later = (AlignedJobs(jobs, batch_axes, rows) for jobs in (r.begun, r.jobs))
-    groups = product([a.extent for a in batch_axes])
+    batched = {a for j in r.jobs if j.tiled is not None for a in j.tiled.batch}
+    batch, rows = (tuple(a for a in shared if (a in batched) == inside) for inside in (True, False))
+    begun, later = (AlignedJobs(jobs, batch, rows) for jobs in (r.begun, r.jobs))
+    groups = product([a.extent for a in batch])
     g = Axis("g", groups)
-    digits = dict(zip(batch_axes, unflatten(Index.of(g), tuple(a.extent for a in batch_axes)), strict=True))
+    digits = dict(zip(batch, unflatten(Index.of(g), tuple(a.extent for a in batch)), strict=True))
     frame = Frame(digits, None, ZERO, 1, places, lanes=target.lanes)
-    body, splits = _by_tiles(r, begun, later, frame, target) if rows else (_one_row(r, begun, later, frame, target), ())
-    if batch_axes:
+    splits: tuple[Split, ...] = ()
+    if rows:
+        body, splits = _by_tiles(r, begun, later, frame, target)
+    else:
+        body = _Block(r, frame, target).steps(begun, later)
+    if batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
         body = (Loop(g, Index.of(lo), Index.of(hi), "serial", body),)
         splits = (Split(lo, hi, groups), *splits)
     time = serial_time(begun, target.serial) + serial_time(later, target.serial) * r.step.extent
     return Phase(splits, time, tuple(frame.locals), body, few=bool(rows))
-
-
-def _one_row(r: Recurrence, begun: AlignedJobs, later: AlignedJobs, frame: Frame, target: Cpu) -> tuple[Stmt, ...]:
-    """The steps of a single sequence."""
-    _give_places(r, later, frame, target, ZERO, 1)
-
-    def of_all(t: AlignedJobs) -> tuple[Stmt, ...]:
-        known = {*r.stored, *(j.nest.name for j in r.jobs)}
-        made = (
-            _sums(j, frame, target, ZERO, 1)
-            if _in_panels(j, r)
-            else stages(replace(t, jobs=(j,)), frame, known, target)[1]
-            for j in t.jobs
-        )
-        return tuple(s for part in made for s in part)
-
-    return _steps(r.step, of_all(begun), of_all(later))
-
-
-def _in_panels(job: Job, r: Recurrence) -> bool:
-    """Whether what tiles sum up stays where they store it, panel by panel."""
-    bare = job.tiled is not None and job.tiled.finish == variable(ACC, F32)
-    return r.in_panels and bare and job.nest.name not in r.stored
-
-
-def _give_places(r: Recurrence, t: AlignedJobs, frame: Frame, target: Cpu, begin: Index, rows: int) -> None:
-    """Buffers for the values of the step alone, for so many rows from row `begin` on, and for tiles."""
-    for j in r.jobs:
-        if j.nest.name in r.stored:
-            continue
-        buffer = frame.local(j.nest.name, Index.of(rows * pitch_of(j, t)), j.nest.dtype)
-        if _in_panels(j, r):
-            frame.places[j.nest.name] = Place(buffer, F32, partial(_panel_place, j.nest, t, begin, rows, target.panel))
-        else:
-            frame.places[j.nest.name] = place_in(j, t, buffer, begin)
-    entries = max((segments_of(j) for j in r.jobs if j.tiled is not None), default=1)
-    count = -(-rows // frame.tile_rows)
-    frame.local(TABLE, Index.of(entries * max(frame.tile_rows, EVEN_ENTRIES) * count), F32, "pointers")
-    frame.local(C, Index.of(target.panel * frame.tile_rows))
-
-
-def _panel_place(nest: Nest, t: AlignedJobs, begin: Index, rows: int, width: int, index: tuple[Index, ...]) -> Index:
-    """The offset of an element of sums that are stored panel by panel, of so many rows from row `begin` on each."""
-    found = nest.digits_at(index)
-    row = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
-    panel, lane = floor_div(index[-1], Index.of(width)), modulo(index[-1], Index.of(width))
-    return (panel * rows + row - begin) * width + lane
-
-
-def _sums(
-    job: Job, frame: Frame, target: Cpu, begin: Index, rows: int, tiles: tuple[Index, Axis, Axis] | None = None
-) -> tuple[Stmt, ...]:
-    """The sums of a contraction, stored panel by panel: of one row, or of a block of `tiles` (number, first, end)."""
-    tiled = job.tiled
-    assert tiled is not None
-    m = frame.row if frame.row is not None else Axis("m", ONE)
-    load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    segments, weights = segments_of(job), frame.places[tiled.right.source].buffer
-    even, here, end, block = False, ZERO, ONE, ()
-    ahead = None
-    if tiles is not None:
-        count, t0, t1 = tiles
-        at, end = Axis("t", count), Index.of(Axis("m1", m.extent + 1))
-        even = even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
-        here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
-        block = (at, t0, t1)
-    point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
-    panel = tiled.panel
-    tile = Tile(
-        job.nest.name,
-        (Index.of(panel) * rows + frame.first - begin) * target.panel,
-        end - frame.first,
-        TileCore(frame.tile_rows, target.panel),
-        Pointers(TABLE, here, segments, tiled.length, even),
-        Panel(weights, right_offset(tiled, frame)),
-        ahead=ahead,
-    )
-    if not block:
-        return (point, Loop(panel, ZERO, panel.extent, "serial", (tile,)))
-    at, t0, t1 = block
-    window = tile_window(at, tiles[0] if tiles else ONE, m.extent, Axis("m0", m.extent))
-
-    def over(*body: Stmt) -> Loop:
-        return Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *body))
-
-    return (over(point), Loop(panel, ZERO, panel.extent, "serial", (over(tile),)))
-
-
-def _steps(step: Axis, first: tuple[Stmt, ...], every: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The first step, unless there is none at all, and the loop over the others."""
-    begin = first if never_below_zero(step.extent - 1) else (When((Guard(ZERO, step.extent),), first),)
-    return (*begin, Loop(step, ONE, step.extent, "serial", every))
 
 
 def _by_tiles(
@@ -247,28 +159,116 @@ def _by_tiles(
     frame.row, frame.first, frame.tile_rows = m, Index.of(first), balanced(rows.constant, target.rows)
     tiles = floor_div(rows + (frame.tile_rows - 1), Index.of(frame.tile_rows))
     width = sum(pitch_of(j, later) for j in r.jobs if j.nest.name not in r.stored)
-    block = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * frame.tile_rows * max(width, 1))))
-    _give_places(r, later, frame, target, Index.of(begin), block * frame.tile_rows)
+    most = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * frame.tile_rows * max(width, 1))))
     u0, u1, t0, t1, rb = (Axis(name, tiles + k) for name, k in (("u0", 0), ("u1", 1), ("t0", 0), ("t1", 1), ("rb", 0)))
-    start = Index.of(u0) + Index.of(rb) * block
+    start = Index.of(u0) + Index.of(rb) * most
     bounds = (
         Bind(t0, start),
-        Bind(t1, start + block, Index.of(u1)),
+        Bind(t1, start + most, Index.of(u1)),
         Bind(begin, first_row(Index.of(t0), tiles, rows)),
     )
-
-    def of_all(t: AlignedJobs) -> tuple[Stmt, ...]:
-        window = (tiles, t0, t1)
-        made = (
-            _sums(j, frame, target, Index.of(begin), block * frame.tile_rows, window)
-            if _in_panels(j, r)
-            else stage(j, None, frame, window, first, target)
-            if j.tiled
-            else by_rows(j, t, frame, window, first)
-            for j in t.jobs
-        )
-        return tuple(s for part in made for s in part)
-
-    steps = _steps(r.step, of_all(begun), of_all(later))
-    blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
+    steps = _Block(r, frame, target, begin, first, most, (tiles, t0, t1)).steps(begun, later)
+    blocks = floor_div(Index.of(u1) - u0 + (most - 1), Index.of(most))
     return (Loop(rb, ZERO, blocks, "serial", (*bounds, *steps)),), (Split(u0, u1, tiles),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Sequences that go through the steps together: one, or at most so many tiles (number, first, end) of them.
+
+    The rows of a block begin at `begin`, those of a tile at `first`.
+    """
+
+    r: Recurrence
+    frame: Frame
+    target: Cpu
+    begin: Axis | None = None
+    first: Axis | None = None
+    most: int = 1
+    tiles: tuple[Index, Axis, Axis] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the block, at most."""
+        return self.most * self.frame.tile_rows
+
+    def steps(self, begun: AlignedJobs, later: AlignedJobs) -> tuple[Stmt, ...]:
+        """The first step, unless there is none at all, and the loop over the others."""
+        self._give_places(later)
+        step, first = self.r.step, self._stages(begun)
+        begin = first if never_below_zero(step.extent - 1) else (When((Guard(ZERO, step.extent),), first),)
+        return (*begin, Loop(step, ONE, step.extent, "serial", self._stages(later)))
+
+    def _give_places(self, t: AlignedJobs) -> None:
+        """Buffers for the values of the step alone, and for tiles."""
+        for j in self.r.jobs:
+            if j.nest.name in self.r.stored:
+                continue
+            buffer = self.frame.local(j.nest.name, Index.of(self.rows * pitch_of(j, t)), j.nest.dtype)
+            if self._stays_in_panels(j):
+                self.frame.places[j.nest.name] = Place(buffer, F32, partial(self._in_panels, j.nest, t))
+            elif self.begin is not None:
+                self.frame.places[j.nest.name] = place_in(j, t, buffer, self.begin)
+            else:
+                self.frame.places[j.nest.name] = Place(buffer, j.nest.dtype, lambda index: index[-1])
+        entries = max((segments_of(j) for j in self.r.jobs if j.tiled is not None), default=1)
+        self.frame.local(
+            TABLE, Index.of(entries * max(self.frame.tile_rows, EVEN_ENTRIES) * self.most), F32, "pointers"
+        )
+        self.frame.local(C, Index.of(self.target.panel * self.frame.tile_rows))
+
+    def _stays_in_panels(self, job: Job) -> bool:
+        """Whether what tiles sum up stays where they store it, panel by panel."""
+        bare = job.tiled is not None and job.tiled.finish == variable(ACC, F32)
+        return self.r.in_panels and bare and job.nest.name not in self.r.stored
+
+    def _in_panels(self, nest: Nest, t: AlignedJobs, index: tuple[Index, ...]) -> Index:
+        """The offset of an element of sums that stay in panels."""
+        found, width = nest.digits_at(index), Index.of(self.target.panel)
+        row = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows)) - (self.begin or ZERO)
+        return (floor_div(index[-1], width) * self.rows + row) * width + modulo(index[-1], width)
+
+    def _stages(self, t: AlignedJobs) -> tuple[Stmt, ...]:
+        """The jobs of a step, one after the other."""
+        return tuple(s for job in t.jobs for s in self._stage(job, t))
+
+    def _stage(self, job: Job, t: AlignedJobs) -> tuple[Stmt, ...]:
+        if self._stays_in_panels(job):
+            return self._sums(job)
+        if self.tiles is None or self.first is None:
+            known = {*self.r.stored, *(j.nest.name for j in self.r.jobs)}
+            return stages(replace(t, jobs=(job,)), self.frame, known, self.target)[1]
+        if job.tiled is not None:
+            return stage(job, None, self.frame, self.tiles, self.first, self.target)
+        return by_rows(job, t, self.frame, self.tiles, self.first)
+
+    def _sums(self, job: Job) -> tuple[Stmt, ...]:
+        """A contraction whose sums stay in panels."""
+        tiled, frame = job.tiled, self.frame
+        assert tiled is not None
+        m = frame.row if frame.row is not None else Axis("m", ONE)
+        end = Index.of(Axis("m1", m.extent + 1)) if self.tiles is not None else ONE
+        load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
+        even = frame.row is not None and even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
+        segments, panel = segments_of(job), tiled.panel
+        number = Index.of(Axis("t", self.tiles[0])) - self.tiles[1] if self.tiles is not None else ZERO
+        here = number * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
+        point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
+        tile = Tile(
+            frame.places[job.nest.name].buffer,
+            (Index.of(panel) * self.rows + frame.first - (self.begin or ZERO)) * self.target.panel,
+            end - frame.first,
+            TileCore(frame.tile_rows, self.target.panel),
+            Pointers(TABLE, here, segments, tiled.length, even),
+            Panel(frame.places[tiled.right.source].buffer, right_offset(tiled, frame)),
+        )
+        return (*self._over_tiles(point), Loop(panel, ZERO, panel.extent, "serial", self._over_tiles(tile)))
+
+    def _over_tiles(self, *body: Stmt) -> tuple[Stmt, ...]:
+        """The loop over the tiles of the block."""
+        if self.tiles is None or self.first is None or self.frame.row is None:
+            return body
+        count, t0, t1 = self.tiles
+        at = Axis("t", count)
+        window = tile_window(at, count, self.frame.row.extent, self.first)
+        return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *body)),)

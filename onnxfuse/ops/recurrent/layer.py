@@ -1,4 +1,4 @@
-"""Rows of recurrent layers: LSTM, GRU and RNN, as products over all steps and recurrences over hidden states.
+"""A recurrent layer as a product over all steps and a recurrence over hidden states.
 
 What a layer does with its input is one product of all steps, which no step has to wait for. What it does with the
 hidden state is a recurrence (`Definition.recurrent`): a product with the recurrent weights, and the state that the
@@ -15,7 +15,7 @@ from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
-from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.spec import Definition, View
 from onnxfuse.ops.stages import At, Element, here, total
 
 W, R, B, LENGTHS, STATE = 1, 2, 3, 4, 5  # inputs: weights, recurrent weights, biases, lengths, first hidden state
@@ -42,7 +42,7 @@ Activation = Callable[[Scalar], Scalar]
 
 
 @dataclass(slots=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer with so many gates, and the definitions that were made of it.
 
     Values of a recurrence have the axes [step, direction, batch, unit], as the runtime has its results.
@@ -196,8 +196,8 @@ class Layer:
         if outputs[0]:
             axes = self.view.axes((self.steps, self.directions, self.batch, self.units))
             step, d, batch, unit = here(axes)
-            value = Load(f"{self.name}%state", (self._time(step, d), d, batch, unit), F32)
-            self.made.append(Definition(outputs[0], axes, value))
+            state = Load(f"{self.name}%state", (self._time(step, d), d, batch, unit), F32)
+            self.made.append(Definition(outputs[0], axes, state))
         for tag, k in last.items():
             if outputs[k]:
                 axes = self.view.axes((self.directions, self.batch, self.units), output=k)
@@ -205,67 +205,3 @@ class Layer:
                 value = self.before(f"%{tag}", STATE if tag == "state" else CELL)((self.steps, d, batch, unit))
                 self.made.append(Definition(outputs[k], axes, value))
         return tuple(self.made)
-
-
-def lstm(view: View) -> tuple[Definition, ...]:
-    """LSTM: gates of input, output, forgetting and cell."""
-    layer = Layer(view, 4)
-    layer.checked(())
-    f, g, h = layer.activations(("Sigmoid", "Tanh", "Tanh"))
-    x, state, cell = layer.of_inputs(4), layer.before("%state", STATE), layer.before("%cell", CELL)
-    z = layer.of_states("%gates", 4, state)
-
-    def gate(at: At, k: int) -> Scalar:
-        return added(layer.gate(x, at, k), layer.gate(z, at, k))
-
-    kept = layer.states(
-        "%cell",
-        lambda at: added(
-            apply("mul", f(gate(at, 2)), cell(at)),
-            apply("mul", f(gate(at, 0)), g(gate(at, 3))),
-        ),
-    )
-    layer.states("%state", lambda at: apply("mul", f(gate(at, 1)), h(kept(at))))
-    return layer.results(state=1, cell=2)
-
-
-def gru(view: View) -> tuple[Definition, ...]:
-    """GRU: gates of update, reset and hidden state."""
-    layer = Layer(view, 3)
-    layer.checked(())
-    f, g = layer.activations(("Sigmoid", "Tanh"))
-    after = view.attr("linear_before_reset", 0) != 0  # whether the state is reset after its product
-    x, state = layer.of_inputs(2 if after else 3), layer.before("%state", STATE)
-    z = layer.of_states("%gates", 3 if after else 2, state)
-
-    def gate(at: At, k: int) -> Scalar:
-        return f(added(layer.gate(x, at, k), layer.gate(z, at, k)))
-
-    if after:
-
-        def hidden(at: At) -> Scalar:
-            return apply("mul", gate(at, 1), added(layer.gate(z, at, 2), *layer.bias(at, 2)))
-    else:
-        reset = layer.states("%reset", lambda at: apply("mul", gate(at, 1), state(at)))
-        hidden = layer.of_states("%hidden", 1, reset, 2)
-
-    def new(at: At) -> Scalar:
-        update, made = gate(at, 0), g(added(layer.gate(x, at, 2), hidden(at)))
-        return added(apply("mul", apply("sub", const(1, F32), update), made), apply("mul", update, state(at)))
-
-    layer.states("%state", new)
-    return layer.results(state=1)
-
-
-def rnn(view: View) -> tuple[Definition, ...]:
-    """RNN: an activation of the sum of what input and hidden state give."""
-    layer = Layer(view, 1)
-    layer.checked(())
-    (f,) = layer.activations(("Tanh",))
-    x, state = layer.of_inputs(1), layer.before("%state", STATE)
-    z = layer.of_states("%gates", 1, state)
-    layer.states("%state", lambda at: f(added(x(at), z(at))))
-    return layer.results(state=1)
-
-
-ROWS = (Row("LSTM", lstm), Row("GRU", gru), Row("RNN", rnn))
