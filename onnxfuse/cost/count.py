@@ -38,6 +38,7 @@ CHANNELS = 1.5  # cycles of a product of windows' elements, which are interleave
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
 STEP = 1.0  # clocks of a loop's own instructions
 CALL = 20.0  # cycles around the steps of a register tile
+CHAINS = 4  # of sums of a tile of one row, which do not wait for each other
 SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
@@ -222,7 +223,8 @@ class Counter(Means):
         short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or kind.right == kind.sums else vectors
         at_once = self.target.codes if kind.exact else kind.step if short else 1
-        step = max((rows * vectors + widened) / 2, loads, latency_of(self.target)) / at_once
+        chains = CHAINS if rows == 1 and not kind.exact else 1
+        step = max((rows * vectors + widened) / 2, loads, latency_of(self.target) / chains) / at_once
         step += self._in_one_set(s)
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed

@@ -103,7 +103,9 @@ _TURNED = 3.0  # times that bytes are moved by a node that also puts images into
 _EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
 _SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
 _ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered element takes, by itself and in a slice
-_EACH_GATE = 60.0  # operations that a value of a gate takes as long as, beside its products
+_EACH_GATE = (60.0, 150.0)  # operations that a value of a gate takes as long as, beside its products: alone, in rows
+_EACH_STEP = 4000.0  # operations that begin and end of a step take as long as
+_BY_LOOPS = 2.5  # times as long as an LSTM of as many products takes an RNN, whose products are not blocked
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
@@ -305,8 +307,12 @@ def _recurrence(call: Call) -> NodeWork:
     assert image is not None and all(w is not None for w in weights)
     depth = sum(w.elements for w in weights if w is not None)
     values = prod(w.shape[:2]) if (w := weights[1]) is not None else 0
-    operations = prod(image.shape[:2]) * (2.0 * depth + _EACH_GATE * values)
-    return NodeWork("recurrence of a row" if prod(image.shape[1:2]) == 1 else "recurrence", operations)
+    alone = prod(image.shape[1:2]) == 1
+    operations = prod(image.shape[:2]) * (2.0 * depth + _EACH_GATE[not alone] * values)
+    operations += prod(image.shape[:1]) * _EACH_STEP
+    return NodeWork(
+        "recurrence of a row" if alone else "recurrence", operations * (_BY_LOOPS if call.op == "RNN" else 1)
+    )
 
 
 def _mode(call: Call, usual: str) -> str:

@@ -83,7 +83,7 @@ KINDS: dict[str, RuntimeRates] = {
     "gather inner": RuntimeRates(0.001, 0.5),
     "scatter": RuntimeRates(0.0008, 0.0),
     "recurrence": RuntimeRates(0.5, 0.9),
-    "recurrence of a row": RuntimeRates(0.2, 0.7),
+    "recurrence of a row": RuntimeRates(0.2, 0.5),
 }
 
 # Of machines without dot products of four 8-bit integers: the runtime multiplies pairs, and saturates.
@@ -110,8 +110,8 @@ NARROW = {
     "copy": RuntimeRates(0.05, 0.0),
     "pad": RuntimeRates(0.019, 0.0),
     "gather inner": RuntimeRates(0.0021, 0.5),
-    "recurrence": RuntimeRates(0.8, 0.9),
-    "recurrence of a row": RuntimeRates(0.45, 0.7),
+    "recurrence": RuntimeRates(0.9, 0.9),
+    "recurrence of a row": RuntimeRates(0.45, 0.5),
 }
 NARROW_LANES = 8
 

@@ -9,11 +9,11 @@ from onnxfuse.cost import symbols_at, weight_bytes
 from onnxfuse.cost.fusions import taken_in
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.nodes import Call, Tensor
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, GroupBuild, have
-from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
+from onnxfuse.plan.kinds import HEAVY, RECURRENT, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.price import clearly_slower
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.plan.small_groups import is_pool
@@ -88,11 +88,19 @@ class _Predictor:
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
     def losing(self, part: GroupBuild) -> Times | None:
-        """The times of a group where it loses least, if it loses everywhere; a pool alone, if in half of the cases."""
+        """The times of a group where it loses least, if it loses everywhere.
+
+        A pool alone, if in half of the cases, and a recurrent layer, if in the mean: the runtime divides the products
+        of a step among threads, which kernels do not.
+        """
         graph = self.plan.graph
-        found, kinds = self._of(part, _sizes(graph, part)), _kinds(graph, part)
+        kinds = _kinds(graph, part)
+        layers = [n for n in part.group.nodes if isinstance(k := kinds[n.name], Kind) and k.name == RECURRENT]
+        found = self._of(part, _sizes(graph, part, layers))
         if is_pool(part.group, graph, kinds):
             lost = 2 * sum(t.ratio > EVEN for t in found) >= len(found)
+        elif layers:
+            lost = sum(t.ratio for t in found) > EVEN * len(found)
         elif any(self.backend.legality.wins(k) for k in kinds.values() if isinstance(k, Kind)):
             lost = any(t.ratio > EVEN for t in found)
         elif any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
@@ -153,7 +161,7 @@ def _shown(seconds: float) -> str:
 def _left(graph: Graph, part: GroupBuild) -> frozenset[str]:
     """The nodes of a losing group that stay with the runtime: products, or all if there is little else."""
     nodes, kinds = part.group.nodes, _kinds(graph, part)
-    heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in (WEIGHTS, WINDOW, BATCHED)}
+    heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in HEAVY}
     heavy |= taken_in(nodes) if heavy else set()
     others = [n for n in nodes if n.name not in heavy]
     return frozenset(heavy) if heavy and len(others) > 1 else names_of(part.group)
@@ -171,13 +179,15 @@ def _tensors(graph: Graph, part: GroupBuild, sizes: Sizes) -> dict[str, Tensor]:
     return {name: tensor_of(graph, name, sizes) for name in names}
 
 
-def _sizes(graph: Graph, part: GroupBuild) -> list[dict[str, int]]:
-    """Usual values of the symbols in a group."""
+def _sizes(graph: Graph, part: GroupBuild, layers: Sequence[Node]) -> list[dict[str, int]]:
+    """Usual values of the symbols in a group: all alike, and with batches of 1; with many steps of recurrent layers."""
     values = (v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
     symbols = symbols_in(graph.types.get(v) for v in dict.fromkeys(values))
     if not symbols:
         return [{}]
-    batches = batches_of(graph)
+    inputs = [t for n in layers if (t := graph.types.get(n.inputs[0])) is not None]
+    steps = symbols_in(TensorType(t.dtype, t.shape[:1]) for t in inputs)
+    batches = set(symbols) - set(steps) if layers else batches_of(graph)
     alike = [dict.fromkeys(symbols, n) for n in SIZES]
     single = [{s: 1 if s in batches else n for s in symbols} for n in SIZES]
     return [dict(pairs) for pairs in dict.fromkeys(tuple(each.items()) for each in (*alike, *single))]

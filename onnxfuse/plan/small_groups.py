@@ -9,7 +9,7 @@ from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.layout import PLAIN, Layout
-from onnxfuse.plan.kinds import WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.kinds import RECURRENT, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.unlocks import ALONE
 
 USUAL_GROUP = 2  # the default of `--min-group`
@@ -23,9 +23,11 @@ def stays(
 
     `spared` operators, which are not needed since kernels compute shapes themselves, count as operators of the group. A
     product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default, and so is a
-    lookup in them.
+    lookup in them, and a recurrent layer, which is many operators in one.
     """
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
+        return True
+    if least <= USUAL_GROUP and any(kinds[n.name].name == RECURRENT for n in group.nodes):
         return True
     if least > USUAL_GROUP or _weights(group, graph) < LARGE:
         return False
