@@ -23,7 +23,6 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
-    first_row,
     half_panel,
     left_load,
     right_offset,
@@ -71,7 +70,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
     bounds = (
         Bind(t0, start),
         Bind(t1, start + block, Index.of(u1)),
-        Bind(begin, first_row(Index.of(t0), tiles, rows)),
+        Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
     )
     following = (*t.jobs[1:], None)
     stages = [

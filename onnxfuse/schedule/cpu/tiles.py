@@ -16,9 +16,7 @@ from onnxfuse.ir.index import (
     axes_of,
     floor_div,
     greatest,
-    least,
     lower,
-    modulo,
     nonnegative,
     upper,
 )
@@ -43,19 +41,12 @@ APART = 2**24  # elements from a column to the next, at most, of a result that i
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
-    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height.
-
-    Where their number is not known, the higher ones come first: nothing that depends on the tile is divided.
-    """
-    here = Index.of(at)
-    return Bind(first, first_row(here, tiles, rows)), Bind(Axis("m1", rows + 1), first_row(here + 1, tiles, rows))
-
-
-def first_row(tile: Index, tiles: Index, rows: Index) -> Index:
-    """The first row of a tile."""
-    if rows.constant is not None:
-        return floor_div(tile * rows, tiles)
-    return tile * floor_div(rows, tiles) + least(tile, modulo(rows, tiles))
+    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
+    last = Axis("m1", rows + 1)
+    return (
+        Bind(first, floor_div(Index.of(at) * rows, tiles)),
+        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
+    )
 
 
 def copied_rows(t: Tiled, frame: Frame, first: Axis, to: Index, rows: int | None) -> tuple[Stmt, ...]:

@@ -23,7 +23,7 @@ from onnxfuse.schedule.analysis.contract import ACC, Contracted, recognise, wort
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.chain import by_rows, pitch_of, place_in, segments_of, stage
 from onnxfuse.schedule.cpu.rows import stages
-from onnxfuse.schedule.cpu.tiles import TABLE, C, even_rows, first_row, left_load, right_offset, tile_window
+from onnxfuse.schedule.cpu.tiles import TABLE, C, even_rows, left_load, right_offset, tile_window
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, serial_time
 from onnxfuse.schedule.nests.jobs import Job, Recurrence
@@ -165,7 +165,7 @@ def _by_tiles(
     bounds = (
         Bind(t0, start),
         Bind(t1, start + most, Index.of(u1)),
-        Bind(begin, first_row(Index.of(t0), tiles, rows)),
+        Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
     )
     steps = _Block(r, frame, target, begin, first, most, (tiles, t0, t1)).steps(begun, later)
     blocks = floor_div(Index.of(u1) - u0 + (most - 1), Index.of(most))
