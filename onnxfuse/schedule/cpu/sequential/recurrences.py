@@ -38,6 +38,7 @@ def recurrence_of(
     part: Sequence[Definition],
     later: Sequence[Definition],
     places: dict[str, Place],
+    given: Mapping[str, Place],
     outputs: Collection[str],
     weights: Container[str],
     tiled: Tiler,
@@ -45,7 +46,8 @@ def recurrence_of(
 ) -> Job:
     """The definitions of a recurrence as one job; values that are read at another step, or `later`, get places.
 
-    Sums of the step alone stay in panels of `width` columns, if the units are whole panels.
+    `given` are the places of parameters before tiles pack weights: definitions of both the first step and the others
+    read them so. Sums of the step alone stay in panels of `width` columns, if the units are whole panels.
     """
     part = _on_common_axes(part)
     step, names = part[0].axes[0], {d.name for d in part}
@@ -53,14 +55,15 @@ def recurrence_of(
     stored = {n.source for n in read if n.index[0] != Index.of(step)}
     stored |= names & {n.source for d in later for n in loads(d.value)} | names & {*outputs}
     for d in part:
-        if d.name in stored and d.name not in places:
+        if d.name not in places:  # for its strides only, where it is of the step alone: phases give it a buffer
             places[d.name] = dense(d.name, d.value.dtype, d.shape)
+    given = places | given
     n = Axis(f"{step.name}-", step.extent - 1)
     after = {n: Index.of(step) - 1}
     values = {d.name: substitute_axes(_at(d, step, Index.of(n) + 1), after) for d in part}
     in_panels = all((d.axes[-1].extent.constant or 1) % width == 0 for d in part)
     cut = width if in_panels else 0
-    jobs = tuple(_job(d, values[d.name], Index.of(step), places, outputs, weights, tiled, cut) for d in part)
+    jobs = tuple(_job(d, values[d.name], Index.of(step), given, outputs, weights, tiled, cut) for d in part)
     begun = []
     numbers: dict[str, Const] = {}
     for d in part:
@@ -68,7 +71,7 @@ def recurrence_of(
         if isinstance(value, Const) and d.name not in stored:
             numbers[d.name] = value
         else:
-            begun.append(_job(d, value, ZERO, places, outputs, weights, tiled, cut))
+            begun.append(_job(d, value, ZERO, given, outputs, weights, tiled, cut))
     whole = replace(jobs[-1].nest, axes=(step, *jobs[-1].nest.axes))
     return Job(whole, recurrence=Recurrence(step, tuple(begun), jobs, frozenset(stored), in_panels))
 
