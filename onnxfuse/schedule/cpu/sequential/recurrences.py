@@ -13,10 +13,10 @@ from functools import partial
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo, never_below_zero
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, When
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, variable
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, variable
 from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.contract import ACC, Contracted, recognise, worth_tiles
@@ -196,11 +196,10 @@ class _Block:
         return self.most * self.frame.tile_rows
 
     def steps(self, begun: AlignedJobs, later: AlignedJobs) -> tuple[Stmt, ...]:
-        """The first step, unless there is none at all, and the loop over the others."""
+        """The first step, which there is in every valid call, and the loop over the others."""
         self._give_places(later)
-        step, first = self.r.step, self._stages(begun)
-        begin = first if never_below_zero(step.extent - 1) else (When((Guard(ZERO, step.extent),), first),)
-        return (*begin, Loop(step, ONE, step.extent, "serial", self._stages(later)))
+        first, step = self._stages(begun), self.r.step
+        return (*first, Loop(step, ONE, step.extent, "serial", self._stages(later)))
 
     def _give_places(self, t: AlignedJobs) -> None:
         """Buffers for the values of the step alone, and for tiles."""
