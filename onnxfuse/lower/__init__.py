@@ -43,7 +43,7 @@ def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
         if isinstance(found, Decision):
             return found
         made.extend(found)
-    live = _live(made, group.outputs)
+    live = _live(_apart(made), group.outputs)
     demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
     composed = tuple(_live(_compose(live, group.outputs), group.outputs))  # inlining removes uses
     names = {d.name for d in composed}
@@ -100,6 +100,12 @@ def _live(made: Sequence[Definition], outputs: tuple[str, ...]) -> list[Definiti
         if any(d.name in wanted for d in part):
             wanted = wanted.union(*(sources(d.value) for d in part))
     return [d for d in made if d.name in wanted]
+
+
+def _apart(made: Sequence[Definition]) -> list[Definition]:
+    """The definitions, those of recurrences of one step as any others: they read nothing of another step."""
+    apart = {p[0].name for p in in_order(made) if len(p) == 1 and p[0].name not in sources(p[0].value)}
+    return [replace(d, recurrent=False) if d.recurrent and d.name in apart else d for d in made]
 
 
 def _readers(made: list[Definition]) -> dict[str, list[Definition]]:

@@ -13,7 +13,7 @@ from functools import reduce
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.index import ONE, Axis, Index
 from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
 from onnxfuse.ops.spec import Definition, View
 from onnxfuse.ops.stages import At, Element, here, total
@@ -33,6 +33,7 @@ def gate_of(x: Scalar) -> Scalar:
     return added(apply("mul", half, apply("tanh", apply("mul", half, x))), half)
 
 
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}  # with their number
 ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
     "sigmoid": gate_of,
     "tanh": lambda x: apply("tanh", x),
@@ -96,7 +97,14 @@ class RecurrentLayer:
             raise refuse("E-NO-KERNEL", f"{view.node.inputs[absent[0]]} has no kernel, its default has", "leave it out")
         if self.units.constant is None or view.node.inputs[R] not in view.constants:
             raise view.computed(R)
-        directions = 2 if view.attr("direction", "forward") == "bidirectional" else 1
+        direction = view.attr("direction", "forward")
+        if direction not in DIRECTIONS:
+            raise refuse("E-INVALID", f"there is no direction {direction}")
+        if view.attr("hidden_size", None) != self.units.constant:
+            said = f"hidden_size is {view.attr('hidden_size', 'absent')}, and the weights are of {self.units!r} units"
+            raise refuse("E-INVALID", said)
+        view.demand(self.steps, "is at least", ONE)  # of none, the runtime gives what was in memory, or aborts
+        directions = DIRECTIONS[direction]
         wanted = {
             W: (Index.of(directions), self.units * self.gates, view.shape(0)[2]),
             R: (Index.of(directions), self.units * self.gates, self.units),
@@ -162,17 +170,24 @@ class RecurrentLayer:
         return step if direction == "forward" else step + (back if direction == "reverse" else back * d)
 
     def before(self, tag: str, first: int) -> Element:
-        """A state of the recurrence before a step: that of the step before, or input `first`, if there is one, or 0."""
+        """A state of the recurrence before a step: that of the step before, or input `first`, if there is one, or 0.
+
+        A layer of one step is no recurrence: what was before is never a state of its own.
+        """
 
         def read(at: At) -> Scalar:
-            step, d, batch, unit = at
-            begun = self.view.load(first, (d, batch, unit)) if self.view.has(first) else const(0, F32)
-            return Load(self.name + tag, (step - 1, d, batch, unit), F32, (Guard(step - 1, self.steps),), begun)
+            step, *place = at
+            begun = self.view.load(first, (*place,)) if self.view.has(first) else const(0, F32)
+            if self.steps == ONE:
+                return begun
+            return Load(self.name + tag, (step - 1, *place), F32, (Guard(step - 1, self.steps),), begun)
 
         return read
 
     def of_states(self, tag: str, gates: int, state: Element, first: int = 0) -> Element:
-        """What gates from `first` on get of a hidden state, the sum over all units."""
+        """What gates from `first` on get of a hidden state, the sum over all units; nothing of one that is 0."""
+        if self.steps == ONE and not self.view.has(STATE):
+            return lambda at: const(0, F32)
         units = Axis(f"{self.name}{tag}:r", self.units)
 
         def one(at: At) -> Scalar:
@@ -201,7 +216,6 @@ class RecurrentLayer:
         for tag, k in last.items():
             if outputs[k]:
                 axes = self.view.axes((self.directions, self.batch, self.units), output=k)
-                d, batch, unit = here(axes)
-                value = self.before(f"%{tag}", STATE if tag == "state" else CELL)((self.steps, d, batch, unit))
-                self.made.append(Definition(outputs[k], axes, value))
+                state = Load(f"{self.name}%{tag}", (self.steps - 1, *here(axes)), F32)
+                self.made.append(Definition(outputs[k], axes, state))
         return tuple(self.made)

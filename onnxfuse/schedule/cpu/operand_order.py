@@ -104,11 +104,13 @@ def _has_seams(line: Axis, place: Axis, read: Index, walked: Sequence[Index], wi
 
 
 def _pitch(line: Axis, place: Axis, offset: Index) -> int:
-    """The pitch of lines in pixels as an image is read; 0 if it is not a whole number."""
+    """The pitch of lines in pixels as an image is read; 0 if it is not a whole number, or lines are not in order."""
     across, along = (coefficient(offset, a) for a in (line, place))
     found = divides(along, across) if across is not None and along is not None else None
-    known = line.extent.constant is not None and place.extent.constant is not None
-    return (found.constant or 0) if found is not None and known else 0
+    pixels, pitch = place.extent.constant, found.constant if found is not None else None
+    if line.extent.constant is None or pixels is None or pitch is None:
+        return 0
+    return pitch if pitch >= pixels else 0  # less than that where they are read backwards
 
 
 def _panels(t: Tiled, width: int) -> int:

@@ -74,7 +74,7 @@ def prepare(
         done.shapes |= {d.name: d.shape for d in part if d.name not in done.shapes}
         if part[0].recurrent:
             tiles = partial(_tiled_as, SINGLE, done=done, constants=weights, target=target)
-            done.jobs.append(recurrence_of(part, later, done.places, outputs, weights, tiles, target.panel))
+            done.jobs.append(recurrence_of(part, later, done.places, given, outputs, weights, tiles, target.panel))
             continue
         (d,) = part
         blocks = channel_blocks(d, done.places, constants, target) if lanes else {}

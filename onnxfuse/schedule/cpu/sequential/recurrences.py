@@ -13,10 +13,10 @@ from functools import partial
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo, never_below_zero
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, When
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, variable
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, variable
 from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.contract import ACC, Contracted, recognise, worth_tiles
@@ -38,6 +38,7 @@ def recurrence_of(
     part: Sequence[Definition],
     later: Sequence[Definition],
     places: dict[str, Place],
+    given: Mapping[str, Place],
     outputs: Collection[str],
     weights: Container[str],
     tiled: Tiler,
@@ -45,7 +46,8 @@ def recurrence_of(
 ) -> Job:
     """The definitions of a recurrence as one job; values that are read at another step, or `later`, get places.
 
-    Sums of the step alone stay in panels of `width` columns, if the units are whole panels.
+    `given` are the places of parameters before tiles pack weights: definitions of both the first step and the others
+    read them so. Sums of the step alone stay in panels of `width` columns, if the units are whole panels.
     """
     part = _on_common_axes(part)
     step, names = part[0].axes[0], {d.name for d in part}
@@ -53,14 +55,15 @@ def recurrence_of(
     stored = {n.source for n in read if n.index[0] != Index.of(step)}
     stored |= names & {n.source for d in later for n in loads(d.value)} | names & {*outputs}
     for d in part:
-        if d.name in stored and d.name not in places:
+        if d.name not in places:  # for its strides only, where it is of the step alone: phases give it a buffer
             places[d.name] = dense(d.name, d.value.dtype, d.shape)
+    given = places | given
     n = Axis(f"{step.name}-", step.extent - 1)
     after = {n: Index.of(step) - 1}
     values = {d.name: substitute_axes(_at(d, step, Index.of(n) + 1), after) for d in part}
     in_panels = all((d.axes[-1].extent.constant or 1) % width == 0 for d in part)
     cut = width if in_panels else 0
-    jobs = tuple(_job(d, values[d.name], Index.of(step), places, outputs, weights, tiled, cut) for d in part)
+    jobs = tuple(_job(d, values[d.name], Index.of(step), given, outputs, weights, tiled, cut) for d in part)
     begun = []
     numbers: dict[str, Const] = {}
     for d in part:
@@ -68,7 +71,7 @@ def recurrence_of(
         if isinstance(value, Const) and d.name not in stored:
             numbers[d.name] = value
         else:
-            begun.append(_job(d, value, ZERO, places, outputs, weights, tiled, cut))
+            begun.append(_job(d, value, ZERO, given, outputs, weights, tiled, cut))
     whole = replace(jobs[-1].nest, axes=(step, *jobs[-1].nest.axes))
     return Job(whole, recurrence=Recurrence(step, tuple(begun), jobs, frozenset(stored), in_panels))
 
@@ -193,11 +196,10 @@ class _Block:
         return self.most * self.frame.tile_rows
 
     def steps(self, begun: AlignedJobs, later: AlignedJobs) -> tuple[Stmt, ...]:
-        """The first step, unless there is none at all, and the loop over the others."""
+        """The first step, which there is in every valid call, and the loop over the others."""
         self._give_places(later)
-        step, first = self.r.step, self._stages(begun)
-        begin = first if never_below_zero(step.extent - 1) else (When((Guard(ZERO, step.extent),), first),)
-        return (*begin, Loop(step, ONE, step.extent, "serial", self._stages(later)))
+        first, step = self._stages(begun), self.r.step
+        return (*first, Loop(step, ONE, step.extent, "serial", self._stages(later)))
 
     def _give_places(self, t: AlignedJobs) -> None:
         """Buffers for the values of the step alone, and for tiles."""
