@@ -57,9 +57,8 @@ def _counted(result: Result) -> Iterator[str]:
     if result.counted_at:
         stated = ", ".join(f"{name}={n}" for name, n in result.counted_at.items())
         named = [name for name in result.counted_at if "[" not in name]
-        yield f"symbolic sizes are counted at {stated}" + f" (--dim-hint {named[0]}=N sets another size)" * bool(
-            named[:1]
-        )
+        hint = f" (--dim-hint {named[0]}=N sets another size)" if named else ""
+        yield f"symbolic sizes are counted at {stated}{hint}"
 
 
 def _pattern(node: str | None) -> re.Pattern[str] | None:

@@ -243,6 +243,17 @@ def test_explain_counts_open_sizes_at_stated_values(onnxfuse: Onnxfuse, here: Pa
     assert "counted at M=128, N=1" in said and "--dim-hint M=N" in said and " us" in said
 
 
+def test_explain_counts_sizes_without_a_name(onnxfuse: Onnxfuse, here: Path):
+    """An open dimension without a name has no hint, and is told by its input and axis."""
+    text = "nameless (float[N, 8] x) => (float[N, 8] y) { t = Relu (x) y = Tanh (t) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].Clear()
+    onnx.save(model, "nameless.onnx")
+    said = onnxfuse("explain", "nameless.onnx")
+    assert said.code == 0 and "counted at x[0]=" in said.out + said.err
+
+
 def test_explain_shows_groups_and_refusals(onnxfuse: Onnxfuse, model: Path):
     found = onnxfuse("explain", model, "--skip-node", "Relu", "--min-group", "1", "--json").json
     assert [g["nodes"] for g in found["groups"]] == [["Mul_0", "Add_1"], ["Sigmoid_3"]]
