@@ -7,6 +7,7 @@ it makes of the errors of its operands. It is itself written as scalars, so that
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.evaluate import meaning
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import Definition, define, view_of
+from onnxfuse.ops.spec import define, in_order, view_of
 
 Array = np.ndarray[Any, Any]
 Symbols = Mapping[str, int]
@@ -41,10 +42,13 @@ def reference(graph: Graph, arrays: Mapping[str, Array], symbols: Symbols) -> di
     values |= {name: _wide_array(a) for name, a in arrays.items()}
     for node in graph.nodes:
         found = define(ROWS, view_of(graph, node))
-        for d in found if not isinstance(found, Decision) else ():  # without a row: a shape that nobody reads
-            bad = Definition(d.name + ERROR, d.axes, _Errors(values).of(d.value))
-            exact = (Definition(d.name, d.axes, wide(d.value)),)
-            values |= meaning((*exact, bad) if bad.value != NONE else exact, values, symbols, by_products=True)
+        for part in in_order(found) if not isinstance(found, Decision) else ():  # no row: a shape that nobody reads
+            if part[0].recurrent:  # each of its values has an error, which is computed beside it
+                values |= {d.name + ERROR: np.zeros(0) for d in part}
+            exact = tuple(replace(d, value=wide(d.value)) for d in part)
+            errors = [replace(d, name=d.name + ERROR, value=_Errors(values).of(d.value)) for d in part]
+            bad = [d for d in errors if d.recurrent or d.value != NONE]
+            values |= meaning((*exact, *bad), values, symbols, by_products=True)
     silent = {o: np.zeros(values[o].shape) for o in graph.outputs}
     return {o: (values[o], values.get(o + ERROR, silent[o])) for o in graph.outputs}
 

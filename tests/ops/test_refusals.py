@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.unsupported import ABSENT, BY_FUNCTION
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
-from tests.ops.case import Case, data, ints, ours_symbolic, view
+from tests.ops.case import Array, Case, data, ints, ours_symbolic, view
+from tests.ops.cases_recurrent import CONSTANT, inputs
 from tests.ops.test_rows import CASES
 
 X, C = data(2, 3, 4, 5), data(3, seed=1)
@@ -90,7 +92,47 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("case", "code", "reason"), REFUSED, ids=lambda c: c.id if isinstance(c, Case) else "")
+LSTM, GRU, RNN = (inputs(op, 3, 2, 4, 5) for op in ("LSTM", "GRU", "RNN"))
+UNITS: dict[str, Any] = {"hidden_size": 5}
+
+
+def recurrent(op: str, given: tuple[Array | None, ...], **attrs: Any) -> Case:
+    return Case(op, given, UNITS | attrs, 14, constants=CONSTANT)
+
+
+REFUSED_LAYERS: tuple[tuple[Case, str, str], ...] = (
+    (recurrent("LSTM", LSTM, direction="sideways"), "E-INVALID", "no direction sideways"),
+    (recurrent("LSTM", LSTM, direction="bidirectional"), "E-BROADCAST", "1 and 2 differ"),
+    (recurrent("RNN", RNN, hidden_size=-1), "E-INVALID", "hidden_size is -1"),
+    (recurrent("GRU", GRU, hidden_size=6), "E-INVALID", "hidden_size is 6"),
+    (Case("GRU", GRU, {}, 14, constants=CONSTANT), "E-INVALID", "hidden_size is absent"),
+    (recurrent("LSTM", LSTM, clip=1.0), "E-NO-KERNEL", "clip"),
+    (recurrent("LSTM", LSTM, input_forget=1), "E-NO-KERNEL", "input_forget"),
+    (recurrent("RNN", RNN, layout=1), "E-NO-KERNEL", "layout"),
+    (recurrent("RNN", RNN, activations=["Affine"]), "E-NO-KERNEL", "activations Affine"),
+    (recurrent("LSTM", LSTM, activations=["HardSigmoid", "Tanh", "Tanh"]), "E-NO-KERNEL", "HardSigmoid"),
+    (recurrent("LSTM", LSTM, activations=["Tanh"]), "E-INVALID", "1 activations, not 3"),
+    (recurrent("GRU", (*GRU, ints(3, 2, dtype="int32"))), "E-NO-KERNEL", "has no kernel, its default has"),
+    (recurrent("LSTM", (*LSTM, None, None, None, data(1, 15))), "E-NO-KERNEL", "has no kernel, its default has"),
+    (recurrent("RNN", (data(3, 2), *RNN[1:])), "E-INVALID", "rank 2, not 3"),
+    (recurrent("RNN", (RNN[0], data(1, 5), *RNN[2:])), "E-INVALID", "rank 2, not 3"),
+    (recurrent("RNN", (RNN[0], data(1, 5, 3), *RNN[2:])), "E-BROADCAST", "3 and 4 differ"),
+    (recurrent("RNN", (*RNN[:2], data(1, 5, 4), RNN[3])), "E-INVALID", "the weights are of 4 units"),
+    (recurrent("RNN", (*RNN[:3], data(1, 5))), "E-BROADCAST", "5 and 10 differ"),
+    (recurrent("RNN", (*RNN, None, data(1, 1, 5))), "E-BROADCAST", "1 and 2 differ"),
+    (recurrent("RNN", (data(0, 2, 4), *RNN[1:])), "E-BROADCAST", "0 and 1 do not fit"),
+    (Case("RNN", RNN, UNITS, 14, constants=(1,)), "E-SHAPE-UNKNOWN", "only known when the model runs"),
+    (
+        Case("RNN", tuple(x.astype(np.float64) for x in RNN if x is not None), UNITS, 14, constants=CONSTANT),
+        "E-NO-KERNEL",
+        "float64 has no kernel",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "reason"), (*REFUSED, *REFUSED_LAYERS), ids=lambda c: c.id if isinstance(c, Case) else ""
+)
 def test_calls_that_rows_do_not_support_are_refused(case: Case, code: str, reason: str) -> None:
     found = define(ROWS, view(case))
     assert isinstance(found, Decision)

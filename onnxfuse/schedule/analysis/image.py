@@ -20,8 +20,11 @@ Place = tuple[Axis, Axis, Index]  # row axis, reduction axis, position: stride *
 def images_inside(c: Canonical) -> dict[str, Layout]:
     """Layouts of intermediate images: channels last if they have as many channels as a channels-last parameter.
 
-    Or if no image has so many: then they are between two convolutions, whose images are channels last.
+    Or if no image has so many: then they are between two convolutions, whose images are channels last. Beside a
+    recurrence there are no images: its values have as many axes.
     """
+    if any(d.recurrent for d in c.definitions):
+        return {}
     params = (*c.inputs, *c.outputs)
     between = any(p.layout == channels_last(len(p.shape)) for p in params if len(p.shape) in IMAGES)
     found: dict[str, Layout] = {}

@@ -7,7 +7,7 @@ is only known at run time) becomes a definition of its own, a copy in the layout
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from onnxfuse.ir.codes import without_scales
@@ -15,7 +15,7 @@ from onnxfuse.ir.compose import guarded, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.layout import PLAIN, Layout, channels_last
+from onnxfuse.ir.layout import PLAIN, channels_last
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast, const
 from onnxfuse.ir.tile import ZERO_ROW
@@ -31,22 +31,12 @@ from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.inside import along_result, layout_inside
 from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_layout, operand_of
 from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_of
-from onnxfuse.schedule.nests.jobs import Job, equal_copy
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
+from onnxfuse.schedule.nests.prepared import Prepared
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.tiled import KSubrange, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 from onnxfuse.target import Cpu
-
-
-@dataclass(slots=True)
-class Prepared:
-    """Jobs in order, the places of parameters and temporaries, and the layouts and storage dtypes of packed weights."""
-
-    jobs: list[Job]
-    places: dict[str, Place]
-    layouts: dict[str, Layout]
-    shapes: dict[str, tuple[Index, ...]]
-    types: dict[str, DType] = field(default_factory=dict)
 
 
 def prepare(
@@ -63,17 +53,33 @@ def prepare(
     With `exchange`, contractions have their operands exchanged if the image is channels first. Without `lanes`,
     convolutions in small groups have register tiles of each group too.
     """
+    weights = weights_of(c.definitions, constants)
+    while (done := _prepared(c, constants, weights, target, half, exchange=exchange, lanes=lanes)).torn:
+        weights -= done.torn
+    return done
+
+
+def _prepared(
+    c: Canonical,
+    constants: Container[str],
+    weights: frozenset[str],
+    target: Cpu,
+    half: DType | None,
+    *,
+    exchange: bool,
+    lanes: bool,
+) -> Prepared:
+    """The jobs, where tiles may have some `weights` in panels."""
     done = _begun(c)
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
-    weights = weights_of(c.definitions, constants)
     heads, cuts = Heads(), cut_as_read(c.definitions, weights)
     later = list(c.definitions)
     for part in in_order(c.definitions):
         del later[: len(part)]
         done.shapes |= {d.name: d.shape for d in part if d.name not in done.shapes}
         if part[0].recurrent:
-            tiles = partial(_tiled_as, SINGLE, done=done, constants=weights, target=target)
+            tiles = partial(_tiled_inside, {d.name for d in part}, done, weights, target)
             done.jobs.append(recurrence_of(part, later, done.places, given, outputs, weights, tiles, target.panel))
             continue
         (d,) = part
@@ -137,6 +143,17 @@ def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu
     return None
 
 
+def _tiled_inside(
+    own: Container[str], done: Prepared, constants: Container[str], target: Cpu, c: Contracted
+) -> Tiled | None:
+    """The contraction of a step of a recurrence; None if it had to read a copy of the recurrence's `own` values."""
+    before = len(done.jobs)
+    made = _tiled_as(SINGLE, c, done, constants, target)
+    copied = any(x.source in own for job in done.jobs[before:] for x in job.reads)
+    del done.jobs[before if copied else len(done.jobs) :]
+    return None if copied else made
+
+
 def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     """The contraction with exchanged operands, over an image copied with its padding."""
     layout = filters_layout(c, done.places, done.shapes, constants, target)
@@ -147,7 +164,7 @@ def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Conta
         padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
         if padded is None or padded[1].guards:
             return None
-        image = replace(padded[1], source=_add(done, replace(padded[0], value=cast(padded[0].value, F32))), dtype=F32)
+        image = replace(padded[1], source=done.add(replace(padded[0], value=cast(padded[0].value, F32))), dtype=F32)
     done.layouts[filters.source], done.types[filters.source] = layout, F32
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
     return exchanged(c, nest, image, done.places, target)
@@ -299,17 +316,6 @@ def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     return _in_rows(c, left, done, rows)
 
 
-def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> str:
-    """Add a copy, unless an earlier contraction has an equal one; the name of that, or of the new one."""
-    place = dense(d.name, d.value.dtype, d.shape, layout)
-    nest = nest_of(d, done.places | {d.name: place})
-    known = equal_copy(nest, (job for job in done.jobs if done.layouts.get(job.nest.name) == layout))
-    if known is None:
-        done.shapes[d.name], done.layouts[d.name], done.places[d.name] = d.shape, layout, place
-        done.jobs.append(Job(nest, None, True, right_side))
-    return known or d.name
-
-
 def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
     """The load of a channels-last copy of an operand that contains its padding; None if there is no such copy.
 
@@ -325,7 +331,7 @@ def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | No
     image, load = made
     last = axes_of(left.index[-1]) & channels  # as they are in memory
     layout = PLAIN if last else channels_last(len(image.axes))
-    name = _add(done, replace(image, value=cast(image.value, rows)), layout)
+    name = done.add(replace(image, value=cast(image.value, rows)), layout)
     return replace(load, source=name, dtype=rows, otherwise=load.otherwise and cast(load.otherwise, rows))
 
 
@@ -334,11 +340,11 @@ def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     name = f"{c.definition.name}%left"
     image = image_of(name, left, c.batch, c.rows, c.ranges)
     if image is not None:
-        return Load(_add(done, replace(image[0], value=cast(image[0].value, rows))), image[1], rows)
+        return Load(done.add(replace(image[0], value=cast(image[0].value, rows))), image[1], rows)
     old = (*c.batch, *c.rows, *c.ranges)
     axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
     value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
-    return Load(_add(done, Definition(name, axes, cast(value, rows))), tuple(map(Index.of, old)), rows)
+    return Load(done.add(Definition(name, axes, cast(value, rows))), tuple(map(Index.of, old)), rows)
 
 
 def _quantized_right(
@@ -353,6 +359,7 @@ def _quantized_right(
     if layout is None or done.layouts.get(name, layout) != layout:
         return None
     done.layouts[name] = layout
+    done.panels.add(name)
     size = code_depth(segments, length) * width
     done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
     return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
@@ -373,6 +380,7 @@ def _right(
         free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, stored) == stored
         if layout is not None and free and (right.dtype == stored or how != SINGLE):
             done.layouts[right.source], done.types[right.source] = layout, stored
+            done.panels.add(right.source)
             sizes = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
             shape = (*(a.extent for a in c.batch), *sizes)
             done.places[right.source] = Place(right.source, stored, lambda index: flatten(index, shape))
@@ -389,4 +397,4 @@ def _right(
     value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
     if (n.constant or 1) % width or n.constant is None:
         value = guarded(value, (Guard(column, n),))
-    return Load(_add(done, Definition(name, axes, cast(value, F32)), right_side=True), at, F32)
+    return Load(done.add(Definition(name, axes, cast(value, F32)), right_side=True), at, F32)

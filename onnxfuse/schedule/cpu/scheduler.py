@@ -25,7 +25,7 @@ from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
 from onnxfuse.schedule.cpu.groups import channel_blocks
-from onnxfuse.schedule.cpu.prepare import Prepared, prepare
+from onnxfuse.schedule.cpu.prepare import prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_phase
 from onnxfuse.schedule.cpu.sequential.scans import scan_phase
@@ -34,6 +34,7 @@ from onnxfuse.schedule.cpu.strips import Strips, strip_candidates, strips_of, wi
 from onnxfuse.schedule.cpu.task_work import weighed
 from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.prepared import Prepared
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.prefetch import prefetched

@@ -81,6 +81,13 @@ class Job:
         return (*self.tiled.lefts, self.tiled.right, *zeros, *loads(self.tiled.finish))
 
     @property
+    def plain_reads(self) -> tuple[Load, ...]:
+        """The loads that are not operands of tiles."""
+        if self.recurrence is not None:
+            return tuple(x for j in self._inside for x in j.plain_reads)
+        return self.reads if self.tiled is None else tuple(loads(self.tiled.finish))
+
+    @property
     def looks_up(self) -> frozenset[str]:
         """Values whose elements the job uses as indices."""
         if self.recurrence is not None:

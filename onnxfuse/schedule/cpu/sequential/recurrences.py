@@ -38,7 +38,7 @@ def recurrence_of(
     part: Sequence[Definition],
     later: Sequence[Definition],
     places: dict[str, Place],
-    given: Mapping[str, Place],
+    given: dict[str, Place],
     outputs: Collection[str],
     weights: Container[str],
     tiled: Tiler,
