@@ -106,7 +106,8 @@ def _fails(graph: Graph, path: Path) -> bool:
         graph = found[0]
     for n in alive(graph.nodes, graph.outputs)[0]:
         types = [graph.types.get(v) for v in n.inputs[:3]]
-        if n.standard and n.op in _RANKS and any(t is not None and len(t.shape) != _RANKS[n.op] for t in types):
+        own = n.domain in ("", "ai.onnx") and n.op in _RANKS  # one of another rank is known to be invalid
+        if own and any(t is not None and len(t.shape) != _RANKS[n.op] for t in types):
             return True
     return False
 
