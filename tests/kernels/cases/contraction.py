@@ -52,6 +52,13 @@ def tied() -> Graph:
     return b.graph(first, b.node("Relu", second))
 
 
+def backwards(axis: int, n: int) -> Graph:
+    """A product of a tensor whose rows are read in reversed order, along one of its axes."""
+    b = Build()
+    x = b.node("Slice", b.input("x", 5, 3, 8), b.ints(-1), b.ints(-1000), b.ints(axis), b.ints(-1))
+    return b.graph(b.node("MatMul", x, scaled(b, 8, n)))
+
+
 SHAPES = ((1, 64, 64), (1, 7, 33), (17, 31, 37), (14, 8, 32), (15, 9, 33), (13, 300, 290), (29, 257, 321),
           (3, 1100, 1000), (200, 16, 8), (2, 3, 5), (1, 1, 1), (5, 64, 1), (100, 5, 100),
           (1, 513, 129), (57, 3, 64), (43, 61, 7))  # fmt: skip
@@ -87,7 +94,7 @@ def products() -> list[Case]:
 
 
 def transposed() -> list[Case]:
-    out = []
+    out = [Case(f"backwards_{axis}_{n}", backwards(axis, n)) for axis in (0, 1) for n in (8, 32)]
     for ta, tb in ((0, 0), (0, 1), (1, 0), (1, 1)):
         b = Build()
         x = b.input("x", *((40, 19) if ta else (19, 40)))
