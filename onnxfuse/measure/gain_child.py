@@ -122,14 +122,15 @@ def _in_time(calls: Sequence[Call], until: float) -> int:
 
     The shorter of two runs is the estimate: the first one also allocates memory.
     """
-    seconds = math.inf
+    seconds, left = math.inf, 0.0
     for _ in range(2):
         seconds = min(seconds, sum(map(_once, calls)) * 1e-3)
         left = until - time.monotonic()
         for profiled in (PROFILED, 1, 0) if seconds < LONG * len(calls) else (1, 0):
             if 2 * seconds * (profiled + FEWEST) < left:
                 return profiled
-    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for the time that the measurement has")
+    said = f"gain: a run of both models takes {seconds:.2g} s, and {max(left, 0.0):.2g} s are left for the measurement"
+    raise DeviceError(said, hint="--gain takes the time")
 
 
 # node by node ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ gates make of it. Steps are numbered as they are computed, for the reverse direc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -83,7 +83,7 @@ class RecurrentLayer:
         """The shape of a state at all steps."""
         return (self.steps, self.directions, self.batch, self.units)
 
-    def checked(self, used: Iterable[int], *, clips: bool = True) -> None:
+    def checked(self) -> None:
         """Raise Refused for what these definitions do not state."""
         view, refuse = self.view, self.view.refuse
         for i, rank in ((0, 3), (W, 3), (R, 3)):
@@ -92,9 +92,9 @@ class RecurrentLayer:
             raise refuse("E-NO-KERNEL", f"{view.dtype(0)} has no kernel, float32 has")
         if view.attr("layout", 0) != 0 or "clip" in view.node.attrs or view.attr("input_forget", 0) != 0:
             raise refuse("E-NO-KERNEL", "layout, clip and input_forget have no kernel")
-        absent = [i for i in (LENGTHS, PEEPHOLES) if view.has(i) and i not in used]
-        if absent:
-            raise refuse("E-NO-KERNEL", f"{view.node.inputs[absent[0]]} has no kernel, its default has", "leave it out")
+        given = next((i for i in (LENGTHS, PEEPHOLES) if view.has(i)), None)
+        if given is not None:
+            raise refuse("E-NO-KERNEL", f"{view.node.inputs[given]} has no kernel, its default has", "leave it out")
         if self.units.constant is None or view.node.inputs[R] not in view.constants:
             raise view.computed(R)
         direction = view.attr("direction", "forward")

@@ -12,7 +12,7 @@ from onnxfuse.ops.stages import At
 def lstm(view: View) -> tuple[Definition, ...]:
     """LSTM: gates of input, output, forgetting and cell."""
     layer = RecurrentLayer(view, 4)
-    layer.checked(())
+    layer.checked()
     f, g, h = layer.activations(("Sigmoid", "Tanh", "Tanh"))
     x, state, cell = layer.of_inputs(4), layer.before("%state", STATE), layer.before("%cell", CELL)
     z = layer.of_states("%gates", 4, state)
@@ -34,7 +34,7 @@ def lstm(view: View) -> tuple[Definition, ...]:
 def gru(view: View) -> tuple[Definition, ...]:
     """GRU: gates of update, reset and hidden state."""
     layer = RecurrentLayer(view, 3)
-    layer.checked(())
+    layer.checked()
     f, g = layer.activations(("Sigmoid", "Tanh"))
     after = view.attr("linear_before_reset", 0) != 0  # whether the state is reset after its product
     x, state = layer.of_inputs(2 if after else 3), layer.before("%state", STATE)
@@ -63,7 +63,7 @@ def gru(view: View) -> tuple[Definition, ...]:
 def rnn(view: View) -> tuple[Definition, ...]:
     """RNN: an activation of the sum of what input and hidden state give."""
     layer = RecurrentLayer(view, 1)
-    layer.checked(())
+    layer.checked()
     (f,) = layer.activations(("Tanh",))
     x, state = layer.of_inputs(1), layer.before("%state", STATE)
     z = layer.of_states("%gates", 1, state)
