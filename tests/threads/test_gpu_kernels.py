@@ -46,6 +46,7 @@ CPU_ONLY = {
         "ScatterElements",
         "ScatterND",
     },
+    "a recurrence computes its steps one after the other": {"LSTM", "GRU", "RNN"},
 }
 
 

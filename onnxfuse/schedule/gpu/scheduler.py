@@ -96,6 +96,8 @@ def schedule(
 @lru_cache(256)
 def _scheduled(c: Canonical, target: Gpu, measured: Substitutions) -> Kernel | Decision:
     """The kernel of a group before all passes, once for equal groups."""
+    if any(d.recurrent for d in c.definitions):
+        return Decision("E-NO-KERNEL", (), "a recurrence computes its steps one after the other", "--target cpu")
     if any(map(one_after_the_other, c.definitions)):
         reason = "so many updates of a scatter to so few lines would be applied one after the other"
         return Decision("E-NO-KERNEL", (), reason)
