@@ -303,16 +303,13 @@ def _regions(call: Call) -> NodeWork:
 
 def _recurrence(call: Call) -> NodeWork:
     """Products of the gates of all steps with input and state, and something for each value of a gate."""
-    image, *weights = call.inputs[:3]
-    assert image is not None and all(w is not None for w in weights)
-    depth = sum(w.elements for w in weights if w is not None)
-    values = prod(w.shape[:2]) if (w := weights[1]) is not None else 0
+    image, weights, recurrent = call.inputs[:3]
+    assert image is not None and weights is not None and recurrent is not None
     alone = prod(image.shape[1:2]) == 1
-    operations = prod(image.shape[:2]) * (2.0 * depth + _EACH_GATE[not alone] * values)
-    operations += prod(image.shape[:1]) * _EACH_STEP
-    return NodeWork(
-        "recurrence of a row" if alone else "recurrence", operations * (_BY_LOOPS if call.op == "RNN" else 1)
-    )
+    each = 2.0 * (weights.elements + recurrent.elements) + _EACH_GATE[not alone] * prod(recurrent.shape[:2])
+    operations = prod(image.shape[:2]) * each + prod(image.shape[:1]) * _EACH_STEP
+    times = _BY_LOOPS if call.op == "RNN" else 1.0
+    return NodeWork("recurrence of a row" if alone else "recurrence", operations * times)
 
 
 def _mode(call: Call, usual: str) -> str:

@@ -295,8 +295,7 @@ def _sums_all(c: Contraction) -> bool:
     return {*c.ranges} <= a & b and {x for x in c.axes if x.extent != ONE} <= a | b
 
 
-def _kind(definitions: Iterable[Definition], contracts: bool) -> str:
-    definitions = tuple(definitions)
+def _kind(definitions: Sequence[Definition], contracts: bool) -> str:
     nodes = [n for d in definitions for n in walk(d.value)]
     if any(d.recurrent for d in definitions):
         return "recurrence"

@@ -81,7 +81,7 @@ def along_result(
     offset = place.offset(nest.dims) if place is not None else ZERO
     last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
     found: dict[str, Layout] = {}
-    for load in loads(nest.value) if last is not None else ():
+    for load in loads(nest.value):
         known = load.source in layouts or load.source in found
         if load.source not in constants or known or len(load.index) < 2 or last is None:
             continue
