@@ -7,6 +7,7 @@ symbols, and those with equal formulas are equal values, however they were compu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2s
 from math import gcd
@@ -130,6 +131,13 @@ def _from_zero(formula: Index) -> tuple[Index, Index]:
 def _symbol(formula: Index) -> Symbol:
     """The symbol that stands for an expanded formula."""
     return Symbol(repr(formula), int(_positive(formula)), formula)
+
+
+def never_empty(extent: Index) -> bool:
+    """Whether an extent is at least 1 in every run, in which symbols of inputs may be 0, too."""
+    from_zero = transform(extent, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None)
+    low = lower(from_zero - 1)
+    return low is not None and nonnegative(low)
 
 
 def _positive(e: Index) -> bool:

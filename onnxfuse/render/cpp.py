@@ -95,7 +95,7 @@ def _entry(kernel: Kernel) -> list[str]:
     for b in kernel.binds:
         out += _bind(b)
     for e in kernel.requires:
-        out.append(f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";')
+        out.append(f'  if ({index(e)} < 0) return "a dimension is smaller or larger than the model allows";')
     for i, p in enumerate(kernel.inputs):
         dims = "{" + ", ".join(index(e) for e in p.storage) + "}"
         rank = len(p.storage)

@@ -132,7 +132,7 @@ def _ends(kernel: Kernel) -> Iterator[str]:
     """Checks of `requires` and of shapes, then pointers to inputs and outputs, aligned as their accesses want it."""
     wide = access_bytes(kernel)
     for e in kernel.requires:
-        yield f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";'
+        yield f'  if ({index(e)} < 0) return "a dimension is smaller or larger than the model allows";'
     for i, p in enumerate(kernel.inputs):
         dims, rank = ", ".join(index(e) for e in p.storage), len(p.storage)
         if rank:

@@ -31,6 +31,23 @@ def test_a_divisor_that_may_be_zero():
     assert not refused(1, 2) and not refused(3, 6) and not refused(0, 1)
 
 
+def test_the_last_element_of_an_axis_that_may_be_empty():
+    """A loop over other axes reads it: without elements nothing may run. A loop over the axis is never entered."""
+    words, columns = Symbol("s0"), Axis("v0_0", Index.of(Symbol("s1")))
+    shape = (Index.of(words), columns.extent)
+
+    def conditions(axes: tuple[Axis, ...], row: Index) -> tuple[Index, ...]:
+        made = checked([Definition("out0", axes, Load("in0", (row, Index.of(columns)), F32))], {"in0": shape})
+        assert not isinstance(made, Decision)
+        return made[1]
+
+    (found,) = conditions((columns,), Index.of(words) - 1)
+    sizes: list[dict[Atom, int]] = [{words: n, Symbol("s1"): m} for n, m in ((0, 3), (0, 0), (1, 3))]
+    assert [evaluate(found, each.__getitem__) < 0 for each in sizes] == [True, False, False]
+    rows = Axis("v0_1", Index.of(words))
+    assert conditions((rows, columns), Index.of(words) - 1 - Index.of(rows)) == ()
+
+
 def test_an_unbounded_index_is_guarded():
     """Where a relative shift reads is known to lie inside, but no polynomial says so: memory stays safe by a guard."""
     words, places = Symbol("s0"), Symbol("s1")

@@ -33,6 +33,29 @@ def test_a_class_of_sizes(case: Case, tmp_path: Path) -> None:
     assert wrong(tmp_path, result, case.feeds(), FLOORS["float32"]) == {}
 
 
+EMPTY = (
+    Case("last-row", "float[n, 8] x", "float[q, 8] y", "e = Exp (x)  g_ = Gather (e, minus)  y = Tanh (g_)"),
+    Case("running-sums", "float[n, 8] x", "float[n, 8] y",
+         "i = MatMul (x, w)  r = Relu (i)  s = CumSum (r, none)  e = Exp (s)  y = Tanh (e)"),
+    Case("rows-by-indices", "float[n, 8] x, int64[m] i", "float[m, 8] y",
+         "a = Abs (x)  g_ = Gather (a, i)  y = Sqrt (g_)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EMPTY, ids=lambda case: case.name)
+def test_an_axis_without_elements_is_not_read(case: Case, tmp_path: Path) -> None:
+    """The kernel makes what there is to make of nothing, and refuses what the runtime refuses."""
+    result = built(case.model(), tmp_path, strict=True)
+    assert result.kernels > 0
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in case.model().graph.input}
+    feeds = [
+        {name: np.zeros([n or each for n in shape], np.int64 if name == "i" else np.float32)
+         for (name, shape), each in zip(shapes.items(), sizes, strict=False)}
+        for sizes in ((0, 0), (0, 3), (5, 0), (5, 3))
+    ]  # fmt: skip
+    assert wrong(tmp_path, result, feeds, FLOORS["float32"]) == {}
+
+
 def test_names_of_sizes_that_contradict_each_other(tmp_path: Path) -> None:
     """2*n and n + 1 are equal at one n; the runtime, to which these are names, takes all sizes that it can add."""
     model = Case("names", "float[n, 4] x, float[m, 4] y", "float[n, 4] z", "s = Add (x, y)  z = Relu (s)").model()

@@ -73,7 +73,7 @@ def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
             rest = shapes[b.input][b.axis] - int(here.index(b.rest))
             symbols[b.symbol.name] = rest // factor if factor else 0
     if any(int(here.index(e)) < 0 for e in kernel.requires):
-        raise KernelFault("a dimension is larger than the model allows")
+        raise KernelFault("a dimension is smaller or larger than the model allows")
     for p, shape in zip(kernel.inputs, shapes, strict=True):
         if tuple(int(here.index(e)) for e in p.storage) != tuple(shape):
             raise KernelFault(f"{p.name} has another shape than the kernel was built for")

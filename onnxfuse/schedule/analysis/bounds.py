@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.compose import rebuild, walk
-from onnxfuse.ir.extents import sizing
+from onnxfuse.ir.extents import never_empty, sizing
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import (
     ZERO,
@@ -52,6 +52,7 @@ def checked(
     for d in made:
         for source, index, guards in _reads(d):
             for at, length in zip(index, shapes[source] if isinstance(source, str) else source, strict=True):
+                found |= dict.fromkeys(_not_empty([*d.axes, *axes_of(at)], guards, length))
                 e, extent, known = _entered(at, length, guards)
                 if _inside(e, extent, known):
                     continue
@@ -67,6 +68,22 @@ def checked(
                 found[extent - 1 - high] = None
         found |= dict.fromkeys((*_filled_tables(d), *_divisible(d)))
     return made, tuple(found)
+
+
+def _not_empty(axes: Iterable[Axis], guards: tuple[Guard, ...], extent: Index) -> Iterator[Index]:
+    """An expression that is negative where an extent is 0 and none of the loops and guards around its use is empty.
+
+    Most axes of symbolic extent are read in a loop over that extent, and need none.
+    """
+    loops = [*(a.extent for a in dict.fromkeys(axes)), *(g.extent for g in guards)]
+    if not never_empty(extent) and not _entered_by(loops, extent):
+        yield product([*loops, extent - 1])
+
+
+def _entered_by(loops: Sequence[Index], extent: Index) -> bool:
+    """Whether loops over these extents are only entered where this extent is at least 1, factor by factor."""
+    factors = [Index.of(a) for a in extent.terms[0][0]] if len(extent.terms) == 1 else [extent]
+    return all(never_empty(n) or any(divides(n, loop) is not None for loop in loops) for n in factors)
 
 
 def _highest(e: Index) -> Index | None:
@@ -110,15 +127,7 @@ def _divisible(d: Definition) -> Iterator[Index]:
     """For each symbolic divisor: an expression that is negative where the divisor is 0 and a read happens."""
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, (Div, Mod)) and a.den.constant is None):
-            least = lower(_from_one(atom.den) - 1)
-            if least is None or not nonnegative(least):
-                axes = dict.fromkeys((*d.axes, *axes_of(atom.num)))
-                yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.den - 1])
-
-
-def _from_one(e: Index) -> Index:
-    """The expression with each symbol replaced by one that is at least 1."""
-    return transform(e, lambda a: Index.of(replace(a, least=max(1, a.least))) if isinstance(a, Symbol) else None)
+            yield from _not_empty([*d.axes, *axes_of(atom.num)], guards, atom.den)
 
 
 def _filled_tables(d: Definition) -> Iterator[Index]:
@@ -131,10 +140,7 @@ def _filled_tables(d: Definition) -> Iterator[Index]:
     outer = [a for a in d.axes if a not in landed]
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
-            least = lower(atom.extent - 1)
-            if least is None or not nonnegative(least):
-                axes = dict.fromkeys((*outer, *(a for e in atom.at for a in axes_of(e))))
-                yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.extent - 1])
+            yield from _not_empty([*outer, *(a for e in atom.at for a in axes_of(e))], guards, atom.extent)
 
 
 def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index, Index, tuple[Guard, ...]]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import cost
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, never_below_zero
+from onnxfuse.ir.extents import never_empty
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
 from onnxfuse.ir.monoid import MONOIDS
@@ -47,7 +48,7 @@ class _Lines:
     def begun(self, over: Sequence[Level]) -> tuple[Stmt, ...]:
         """The first line, unless the axis has no place at all."""
         made, extent = written([self.first], over, "s"), self.scan.axis.extent
-        return made if never_below_zero(extent - 1) else (When((Guard(ZERO, extent),), made),)
+        return made if never_empty(extent) else (When((Guard(ZERO, extent),), made),)
 
     def next(self, n: Index, *, made: bool) -> Goal:
         """The store of a later line; with `made`, its elements are in place already."""
