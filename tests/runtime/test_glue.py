@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,21 @@ from tests.runtime import twice
 
 NEVER = (0x7FFFFFFF, 0, 0, 0, 0)  # a feature that no processor has
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+SECONDS = 0.7  # of calls, after which a session has been asked often enough how many threads it has
 SHAPES = ((3, 5), (0, 5), (1, 1), (300, 301))
 
 
 def opened(
-    library: Path | None, *, level: ort.GraphOptimizationLevel = LEVELS[1], rank: int = 2, **config: str
+    library: Path | None,
+    *,
+    level: ort.GraphOptimizationLevel = LEVELS[1],
+    rank: int = 2,
+    threads: int = 2,
+    **config: str,
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 2
+    options.intra_op_num_threads = threads
     options.graph_optimization_level = level
     for key, value in config.items():
         options.add_session_config_entry(key.replace("__", "."), value)
@@ -74,6 +81,24 @@ def test_the_config_entry_switches_it_off(wrong: Path):
     assert kernel_runs(wrong)
     assert kernel_runs(wrong, onnxfuse__disable="0")
     assert not kernel_runs(wrong, onnxfuse__disable="1")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a process of one core has nothing to divide")
+def test_threads_of_a_session_are_counted(tmp_path: Path):
+    """Two sessions of one library: each kernel divides its work among the threads that its own session has."""
+    library = twice.built(tmp_path, twice.glue(), defines="#define GAIN float(w->tasks / 2)")
+    x = np.zeros((2, 2), np.float32)
+    cores = len(os.sched_getaffinity(0))
+    alone, two = (opened(library, threads=threads) for threads in (1, 2))
+    assert float(answer(alone, x)[0, 0]) == -cores  # after one run nobody can be sure
+    for session in (alone, two):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            session.run(None, {"x": x})
+    assert (float(answer(alone, x)[0, 0]), float(answer(two, x)[0, 0])) == (-1, -2)
+    del alone
+    third = opened(library, threads=2)  # of a logger that may be where the first one was
+    assert [float(answer(third, x)[0, 0]) for _ in range(2)] == [-cores] * 2
 
 
 STATUS = """

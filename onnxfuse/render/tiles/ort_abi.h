@@ -20,9 +20,15 @@ struct ShapeInfo;
 struct Allocator;
 struct MemoryInfo;
 struct Env;
+struct Logger;
 struct Session;
 struct RunOptions;
 
+#if defined(_WIN32)
+typedef wchar_t PathChar;
+#else
+typedef char PathChar;
+#endif
 typedef const void* const* Api;  // the function table, by slot
 
 struct Base {
@@ -80,6 +86,9 @@ constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
 constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStream{};  // null on the CPU
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
+constexpr Slot<245, Status*(const KernelInfo*, const Logger** out)> KernelInfoGetLogger{};  // the session's, while it lives
+constexpr Slot<247, Status*(const Logger*, int severity, const char* text, const PathChar* file, int line, const char* function)>
+    LogMessage{};
 // What a provider's stream has, by number; an error where it has none.
 constexpr Slot<265, Status*(const KernelContext*, int version, int number, void** out)> GetResource{};
 constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};

@@ -19,6 +19,7 @@
 
 #include "fallback.h"
 #include "registration.h"
+#include "session.h"
 
 namespace onnxfuse {
 namespace {  // each library keeps its own copy of every function
@@ -151,6 +152,7 @@ struct Instance {  // serves several runs at a time, so it is never written afte
   const ort::MemoryInfo* memory;  // of the allocator
   bool on_host;                   // its tensors are
   Fallback* fallback;             // null: without one
+  Session* session;               // null: unknown, or on a GPU
 };
 
 struct Call : Host {
@@ -261,12 +263,12 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
   call.output = call_output;
   call.scratch = call_scratch;
   call.parallel = call_parallel;
-  call.cores = runtime.cores;
   call.stream = call_stream;
   call.rounds = call_rounds;
   call.instance = static_cast<const Instance*>(instance);
   call.waits = call.instance->on_host;
   call.context = context;
+  call.cores = threads_of(call.instance->session, runtime.api, context, runtime.cores);
   call.status = nullptr;
   call.block = nullptr;
   call.began = false;
@@ -289,10 +291,14 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
   if (!status && !made->on_host) status = ort::MemoryInfoGetId(runtime.api)(made->memory, &device);
   made->kernel = kernel_on(reinterpret_cast<const Op*>(op), device);
   const char* wrong = made->kernel ? nullptr : "this GPU runs none of the kernels";
+  const ort::Logger* logger = nullptr;
+  if (!status && made->on_host)
+    if (ort::Status* none = ort::KernelInfoGetLogger(runtime.api)(info, &logger)) ort::ReleaseStatus(runtime.api)(none);
   if (!status && !wrong && made->kernel->prepare) wrong = made->kernel->prepare(device);
   if (wrong) status = ort::CreateStatus(runtime.api)(ort::kFail, wrong);
   if (!status) {
     made->fallback = made->on_host ? fallback_of(runtime.api, info) : nullptr;
+    made->session = logger ? join(logger) : nullptr;
     return *out = made, nullptr;
   }
   if (made->allocator) ort::ReleaseAllocator(runtime.api)(made->allocator);
@@ -303,6 +309,7 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
 inline void op_destroy(void* instance) {
   ort::ReleaseAllocator(runtime.api)(static_cast<Instance*>(instance)->allocator);
   release(static_cast<Instance*>(instance)->fallback);
+  leave(static_cast<Instance*>(instance)->session);
   free(instance);
 }
 

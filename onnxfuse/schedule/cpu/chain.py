@@ -21,6 +21,7 @@ from onnxfuse.schedule.cpu.rows import in_rows
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
+    TileLoop,
     epilogue,
     even_rows,
     half_panel,
@@ -57,32 +58,30 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
         widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), pitch_of(j, t))
     entries = max(segments_of(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
     room = target.l2_bytes * BLOCK[target.small_l2] // 8
-    block = max(1, min(room // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count))
+    most = max(1, min(room // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count))
     for buffer, width in widths.items():
-        frame.local(buffer, Index.of(block * tile_rows * width))
+        frame.local(buffer, Index.of(most * tile_rows * width))
     for j in inside:
         frame.places[j.nest.name] = place_in(j, t, buffer_of[j.nest.name], begin)
-    frame.local(TABLE, Index.of(entries * block), F32, "pointers")
+    frame.local(TABLE, Index.of(entries * most), F32, "pointers")
     frame.local(C, Index.of(target.panel * tile_rows))
     u0, u1 = Axis("u0", tiles), Axis("u1", tiles + 1)
     t0, t1, rb = Axis("t0", tiles), Axis("t1", tiles + 1), Axis("rb", tiles)
-    start = Index.of(u0) + Index.of(rb) * block
+    start = Index.of(u0) + Index.of(rb) * most
     bounds = (
         Bind(t0, start),
-        Bind(t1, start + block, Index.of(u1)),
+        Bind(t1, start + most, Index.of(u1)),
         Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
     )
+    at = Axis("t", tiles)
+    block = TileLoop(at, Index.of(t0), Index.of(t1), tile_window(at, tiles, rows, first))
     following = (*t.jobs[1:], None)
     stages = [
         s
         for j, then in zip(t.jobs, following, strict=True)
-        for s in (
-            stage(j, then, frame, (tiles, t0, t1), first, target)
-            if j.tiled is not None
-            else by_rows(j, t, frame, (tiles, t0, t1), first)
-        )
+        for s in (stage(j, then, frame, block, target) if j.tiled is not None else (block.over(*by_rows(j, t, frame)),))
     ]
-    blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
+    blocks = floor_div(Index.of(u1) - u0 + (most - 1), Index.of(most))
     loop = Loop(rb, ZERO, blocks, "serial", (*bounds, *stages))
     return Phase((Split(u0, u1, tiles),), _serial_time(t, rows, target.serial), tuple(frame.locals), (loop,), few=True)
 
@@ -141,23 +140,19 @@ def place_in(job: Job, t: AlignedJobs, buffer: str, begin: Axis) -> Place:
     return Place(buffer, nest.dtype, offset)
 
 
-def stage(
-    job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Cpu
-) -> tuple[Stmt, ...]:
-    """One contraction, panel by panel, for a block of tiles; `tiles` are their total number, first and end.
+def stage(job: Job, then: Job | None, frame: Frame, block: TileLoop, target: Cpu) -> tuple[Stmt, ...]:
+    """One contraction, panel by panel, for a block of tiles.
 
     Each panel prefetches the next one, the last panel the first one of the contraction `then`.
     """
     tiled, m = job.tiled, frame.row
     assert tiled is not None
     assert m is not None
-    count, t0, t1 = tiles
-    at, end = Axis("t", count), Index.of(Axis("m1", m.extent + 1))
-    window = tile_window(at, count, m.extent, first)
+    end = Index.of(Axis("m1", m.extent + 1))
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
     even = even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
     segments, depth = segments_of(job), product([r.extent for r in tiled.ranges])
-    here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
+    here = block.number * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
     point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel
     right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer
@@ -166,29 +161,21 @@ def stage(
     tile = Tile(
         C,
         ZERO,
-        end - first,
+        end - frame.first,
         TileCore(frame.tile_rows, target.panel),
         Pointers(TABLE, here, segments, tiled.length, even),
         Panel(weights, right, Index.of(counted[0].axis) if counted else ZERO),
-        ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
+        ahead=Ahead(weights, right + depth * target.panel, block.number, block.end - block.begin, after),
     )
     finish = (x for x in epilogue(job, frame, panel, target.panel, m, end, prefetch=True) if x not in counted)
-    inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))
-    return (
-        Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),
-        Loop(panel, ZERO, panel.extent, "serial", (*counted, inner)),
-    )
+    tiles = block.over(tile, *finish)
+    return (block.over(point), Loop(panel, ZERO, panel.extent, "serial", (*counted, tiles)))
 
 
-def by_rows(job: Job, t: AlignedJobs, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
-    """A value of the rows of a block of tiles, row by row."""
-    assert frame.row is not None
-    count, t0, t1 = tiles
-    at = Axis("t", count)
+def by_rows(job: Job, t: AlignedJobs, frame: Frame) -> tuple[Stmt, ...]:
+    """A value of the rows of a tile, row by row."""
     goal = goal_of(job, frame, flat_in(job.nest.value, frame))
-    made = in_rows(frame, [goal], inner_axes(job.nest, t))
-    window = tile_window(at, count, frame.row.extent, first)
-    return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *made)),)
+    return in_rows(frame, [goal], inner_axes(job.nest, t))
 
 
 def _serial_time(t: AlignedJobs, rows: Index, times: SerialTimes) -> Index:

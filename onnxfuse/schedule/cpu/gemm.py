@@ -23,6 +23,7 @@ from onnxfuse.schedule.cpu.tiles import (
     PACKED,
     TABLE,
     C,
+    TileLoop,
     coding,
     copied_rows,
     early_lines,
@@ -236,8 +237,8 @@ def gemm_candidates(
 def _pack_phase(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, target: Cpu) -> Phase:
     """The phase that packs the rows of each tile, k-major, so that the tile's loads are one stream."""
     at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    block = _Block(at, lo, hi, tile_window(at, s.tiles, s.rows, first))
-    loop = block.loop(*_packing(t, s, frame, m, first, s.rows_before(at, first) * s.packed_depth, target))
+    block = TileLoop(at, Index.of(lo), Index.of(hi), tile_window(at, s.tiles, s.rows, first))
+    loop = block.over(*_packing(t, s, frame, m, first, s.rows_before(at, first) * s.packed_depth, target))
     return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
 
 
@@ -265,20 +266,6 @@ def _packing(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, to: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """The row tiles `at` from `begin` to `end` that a task takes together; `window` binds the rows of one."""
-
-    at: Axis
-    begin: Axis
-    end: Axis
-    window: tuple[Stmt, ...]
-
-    def loop(self, *body: Stmt) -> Loop:
-        """A loop over the tiles of the block."""
-        return Loop(self.at, Index.of(self.begin), Index.of(self.end), "serial", (*self.window, *body))
-
-
-@dataclass(frozen=True, slots=True)
 class _Rows:
     """The left operand of a tile in the block, and the statements that prepare it for the whole block."""
 
@@ -292,20 +279,20 @@ def _rows(
     frame: Frame,
     m: Axis,
     first: Axis,
-    block: _Block,
+    block: TileLoop,
     padding: str,
     quantization: Coding | None,
     target: Cpu,
 ) -> _Rows:
     """Rows packed by an earlier phase, packed here for the block, or row pointers to unpacked rows."""
-    here = Index.of(block.at) - block.begin
+    here = block.number
     if s.packed:
         slot = s.rows_before(block.at, first) * s.packed_depth
         ready: tuple[Stmt, ...] = ()
         if s.packed_by_task:
             slot = here * s.tile_rows * s.packed_depth
             frame.local(PACKED, s.packed_depth * (s.tile_rows * s.block), t.product.left)
-            ready = (block.loop(*_packing(t, s, frame, m, first, slot, target)),)
+            ready = (block.over(*_packing(t, s, frame, m, first, slot, target)),)
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.k_splits))))
     pieces = pieces_of(t, frame)
     even = t.zeros is None and all(even_rows(t, t.rows, x, m, s.tile_rows, frame.places) for x, _, _ in pieces)
@@ -318,8 +305,8 @@ def _rows(
         for load, axes, before in pieces
     ]
     if quantization is not None:
-        return _Rows((block.loop(*points),), quantized_left(t, here * entries, quantization, s.tile_rows))
-    return _Rows((block.loop(*points),), Pointers(TABLE, here * entries, s.segments, length, even))
+        return _Rows((block.over(*points),), quantized_left(t, here * entries, quantization, s.tile_rows))
+    return _Rows((block.over(*points),), Pointers(TABLE, here * entries, s.segments, length, even))
 
 
 def _main_phase(
@@ -340,7 +327,7 @@ def _main_phase(
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
+    block = TileLoop(at, Index.of(t0), Index.of(t1), tile_window(at, s.tiles, s.rows, first))
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled, frame)
     prologue, padding = padding_of(tiled, frame)
@@ -368,7 +355,7 @@ def _main_phase(
             k_split,
             Ahead(weights, right + tiled.depth * target.panel, *turn) if fetched else None,
         )
-        return Loop(panel, *columns, "serial", (*counted, block.loop(tile, *after)))
+        return Loop(panel, *columns, "serial", (*counted, block.over(tile, *after)))
 
     loops = [over_panels(Index.of(s.k_splits - 1), finish)]
     if s.k_splits > 1:

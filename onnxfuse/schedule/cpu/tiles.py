@@ -49,6 +49,25 @@ def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TileLoop:
+    """The row tiles `at` from `begin` to `end` that a task takes together; `window` binds the rows of one."""
+
+    at: Axis
+    begin: Index
+    end: Index
+    window: tuple[Stmt, ...]
+
+    @property
+    def number(self) -> Index:
+        """The number of a tile among these."""
+        return Index.of(self.at) - self.begin
+
+    def over(self, *body: Stmt) -> Loop:
+        """The loop over these tiles."""
+        return Loop(self.at, self.begin, self.end, "serial", (*self.window, *body))
+
+
 def copied_rows(t: Tiled, frame: Frame, first: Axis, to: Index, rows: int | None) -> tuple[Stmt, ...]:
     """Statements that pack rows which lie side by side in memory, vector by vector.
 

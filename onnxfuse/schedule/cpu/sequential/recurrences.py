@@ -23,7 +23,7 @@ from onnxfuse.schedule.analysis.contract import ACC, Contracted, recognise, wort
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.chain import by_rows, pitch_of, place_in, segments_of, stage
 from onnxfuse.schedule.cpu.rows import stages
-from onnxfuse.schedule.cpu.tiles import TABLE, C, even_rows, left_load, right_offset, tile_window
+from onnxfuse.schedule.cpu.tiles import TABLE, C, TileLoop, even_rows, left_load, right_offset
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, serial_time
 from onnxfuse.schedule.nests.jobs import Job, Recurrence
@@ -155,29 +155,39 @@ def recurrence_phase(t: AlignedJobs, places: dict[str, Place], target: Cpu) -> P
 def _by_tiles(
     r: Recurrence, begun: AlignedJobs, later: AlignedJobs, frame: Frame, target: Cpu
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
-    """Blocks of tiles of sequences, which go through a step together: each panel of weights is read once for them."""
+    """Blocks of tiles of sequences, which go through a step together: each panel of weights is read once for them.
+
+    Sequences are divided among tasks, not tiles, so that the cores have about equal numbers of few of them.
+    """
     rows = product([a.extent for a in later.rows])
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
     frame.shared |= zip(later.rows, unflatten(Index.of(m), tuple(a.extent for a in later.rows)), strict=True)
-    frame.row, frame.first, frame.tile_rows = m, Index.of(first), balanced(rows.constant, target.rows)
-    tiles = floor_div(rows + (frame.tile_rows - 1), Index.of(frame.tile_rows))
+    height = balanced(rows.constant, target.rows)
+    frame.row, frame.first, frame.tile_rows = m, Index.of(first), height
     width = sum(pitch_of(j, later) for j in r.jobs if j.nest.name not in r.stored)
-    most = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * frame.tile_rows * max(width, 1))))
-    u0, u1, t0, t1, rb = (Axis(name, tiles + k) for name, k in (("u0", 0), ("u1", 1), ("t0", 0), ("t1", 1), ("rb", 0)))
-    start = Index.of(u0) + Index.of(rb) * most
+    most = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * height * max(width, 1))))
+    tiles = floor_div(rows + (height - 1), Index.of(height))
+    u0, u1, rb, last = Axis("u0", rows), Axis("u1", rows + 1), Axis("rb", tiles), Axis("mz", rows + 1)
+    at, count, limit = Axis("t", tiles), Axis("tn", tiles + 1), Axis("m1", rows + 1)
+    even = Axis("mh", Index.of(height + 1))  # rows of a tile, but for the last one
+    inside, start = Index.of(last) - begin, Index.of(u0) + Index.of(rb) * (most * height)
     bounds = (
-        Bind(t0, start),
-        Bind(t1, start + most, Index.of(u1)),
-        Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
+        Bind(begin, start),
+        Bind(last, start + most * height, Index.of(u1)),
+        Bind(count, floor_div(inside + (height - 1), Index.of(height))),
+        Bind(even, floor_div(inside + count - 1, Index.of(count))),
     )
-    steps = _Block(r, frame, target, begin, first, most, (tiles, t0, t1)).steps(begun, later)
-    blocks = floor_div(Index.of(u1) - u0 + (most - 1), Index.of(most))
-    return (Loop(rb, ZERO, blocks, "serial", (*bounds, *steps)),), (Split(u0, u1, tiles),)
+    top = Index.of(at) * even + begin
+    window = (Bind(first, top), Bind(limit, top + even, Index.of(last)))
+    block = TileLoop(at, ZERO, Index.of(count), window)
+    steps = _Block(r, frame, target, begin, first, most, block).steps(begun, later)
+    blocks = floor_div(Index.of(u1) - u0 + (most * height - 1), Index.of(most * height))
+    return (Loop(rb, ZERO, blocks, "serial", (*bounds, *steps)),), (Split(u0, u1, rows),)
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Sequences that go through the steps together: one, or at most so many tiles (number, first, end) of them.
+    """Sequences that go through the steps together: one, or at most so many `tiles` of them.
 
     The rows of a block begin at `begin`, those of a tile at `first`.
     """
@@ -188,7 +198,7 @@ class _Block:
     begin: Axis | None = None
     first: Axis | None = None
     most: int = 1
-    tiles: tuple[Index, Axis, Axis] | None = None
+    tiles: TileLoop | None = None
 
     @property
     def rows(self) -> int:
@@ -241,8 +251,8 @@ class _Block:
             known = {*self.r.stored, *(j.nest.name for j in self.r.jobs)}
             return stages(replace(t, jobs=(job,)), self.frame, known, self.target)[1]
         if job.tiled is not None:
-            return stage(job, None, self.frame, self.tiles, self.first, self.target)
-        return by_rows(job, t, self.frame, self.tiles, self.first)
+            return stage(job, None, self.frame, self.tiles, self.target)
+        return (self.tiles.over(*by_rows(job, t, self.frame)),)
 
     def _sums(self, job: Job) -> tuple[Stmt, ...]:
         """A contraction whose sums stay in panels."""
@@ -253,7 +263,7 @@ class _Block:
         load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
         even = frame.row is not None and even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
         segments, panel = segments_of(job), tiled.panel
-        number = Index.of(Axis("t", self.tiles[0])) - self.tiles[1] if self.tiles is not None else ZERO
+        number = self.tiles.number if self.tiles is not None else ZERO
         here = number * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
         point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
         tile = Tile(
@@ -268,9 +278,4 @@ class _Block:
 
     def _over_tiles(self, *body: Stmt) -> tuple[Stmt, ...]:
         """The loop over the tiles of the block."""
-        if self.tiles is None or self.first is None or self.frame.row is None:
-            return body
-        count, t0, t1 = self.tiles
-        at = Axis("t", count)
-        window = tile_window(at, count, self.frame.row.extent, self.first)
-        return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *body)),)
+        return body if self.tiles is None else (self.tiles.over(*body),)
