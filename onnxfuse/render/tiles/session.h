@@ -12,7 +12,7 @@
 namespace onnxfuse {
 namespace {
 
-const int64_t kWake = 1000000;  // nanoseconds in which a sleeping thread wakes up, and between the first two censuses
+const int64_t kWake = 3000000;  // nanoseconds in which a sleeping thread wakes up, and between the first two censuses
 const int kSure = 8;            // censuses, each after twice the time of the one before, that may be believed together
 const int kLongest = 16;        // doublings of that time
 const uint64_t kSkipped = 16;   // calls between two looks at the clock
