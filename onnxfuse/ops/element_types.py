@@ -1,4 +1,4 @@
-"""Whether the element types of what a row defines agree."""
+"""Whether what a row defines can be a kernel: element types agree, and its inputs are not too many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.scalar import Apply, Scalar
 
+MOST_INPUTS = 64  # of a node: Concat and Sum nest one expression for each, and a compiler takes half a minute for 90
+
 
 def misfit(node: Node, values: Iterable[Scalar], types: Mapping[str, TensorType | None]) -> tuple[str, str] | None:
     """The code and the reason where a tensor of indices or the operands of a function do not fit; None where all do.
 
     Of operators of ONNX, whose schemas say which types they take, functions of other types are bugs.
     """
+    if len(node.inputs) > MOST_INPUTS:
+        return "E-NO-KERNEL", f"{len(node.inputs)} tensors, more than {MOST_INPUTS}, are one expression of an element"
     for value in values:
         for source in (s for e in indices_of(value) for s in looked_up(e) if s in node.inputs):
             known = types.get(source)

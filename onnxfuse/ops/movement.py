@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.extents import named
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, greatest, least
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.proofs import apart, equated, never_negative, over_flat
+from onnxfuse.ops.proofs import apart, equated, never_negative, over_flat, unclamped
 from onnxfuse.ops.spec import Definition, Row, View
 
 _HUGE = 2**31 - 1
@@ -24,12 +27,25 @@ def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
     axes, have = view.axes(shape), view.shape(0)
     one, two = apart(product(have), product(shape))
     values = equated(one, two) if one != two else {}
+    if one != two and not values and view.attr("allowzero", 0):  # else a 0, for a small image, copies an extent
+        have, shape = _windows_fit(view, have, shape)
+        one, two = apart(product(have), product(shape))
+        values = equated(one, two) if one != two else {}
     if one != two and not values:
         raise view.unsized(f"{have!r} does not reshape to {shape!r} for every size", (*have, *shape))
     view.demand(one, "equals", two)
     have, shape = (tuple(over_flat(e, values) for e in s) for s in (have, shape))
     index = unflatten(flatten(unit_at(axes), shape), have)
     return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def _windows_fit(view: View, *shapes: tuple[Index, ...]) -> Iterator[tuple[Index, ...]]:
+    """The shapes where no window of a pooling is larger than its image, which is demanded."""
+    for shape in shapes:
+        found = tuple(map(unclamped, shape))
+        for bound in (e for _, bounds in found for e in bounds):
+            view.demand(bound, "is at least", ZERO)
+        yield tuple(named(e) for e, _ in found)
 
 
 def reshape_target(view: View) -> tuple[Index, ...]:

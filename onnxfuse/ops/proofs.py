@@ -11,6 +11,7 @@ from math import gcd
 from onnxfuse.ir.extents import expanded, offset_of
 from onnxfuse.ir.index import (
     ONE,
+    ZERO,
     Atom,
     Div,
     Index,
@@ -149,6 +150,27 @@ def _multiple(part: Symbol, symbol: Symbol) -> Index | None:
     inner, _, sign = offset_of(symbol) or (None, 0, 1)
     times = divides(inner.den if isinstance(inner, Div) and sign > 0 else ONE, quotient.den)
     return None if times is None else Index.of(part) * times
+
+
+def unclamped(e: Index) -> tuple[Index, tuple[Index, ...]]:
+    """e with x in the place of every max(x, 0), and these x: no pooling window is larger than its image, say.
+
+    >>> from onnxfuse.ir.index import greatest
+    >>> n = Index.of(Symbol("n", 0))
+    >>> unclamped(greatest(n // 2 - 1, ZERO) + 1)
+    ((n)//2, ((n)//2 - 1,))
+    """
+    found: dict[Index, None] = {}
+
+    def inner(atom: Atom) -> Index | None:
+        if not isinstance(atom, Least) or ZERO not in (atom.one, atom.two):
+            return None
+        negative = transform(atom.one + atom.two, inner)
+        found[-negative] = None
+        return negative
+
+    made = transform(expanded(e), inner)
+    return made, tuple(found)
 
 
 def over_flat(e: Index, values: Mapping[Symbol, Index]) -> Index:

@@ -6,6 +6,7 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import ZERO, Index, divides
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
+from onnxfuse.ops.element_types import MOST_INPUTS
 from onnxfuse.ops.normalization import BY_GROUP
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
@@ -51,6 +52,8 @@ def nested_concat(work: MutableGraph, at: int, trust: bool) -> Draft:
         parts += inner.inputs if inner is not None and nested else [value]
     if len(parts) == len(node.inputs):
         raise NoMatch("no operand is a Concat along the same axis that only elementwise operators read besides")
+    if len(parts) > MOST_INPUTS:
+        raise Miss(f"{len(parts)} operands are too many for a kernel")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], draft.node("Concat", parts, node.attrs))
 
@@ -161,7 +164,11 @@ STEPS: tuple[StructuralRule, ...] = (
         "exact",
         nested_concat,
         frozenset({"Concat"}),
-        ("both are along the same axis", "only elementwise operators and Concat read the inner one"),
+        (
+            "both are along the same axis",
+            "only elementwise operators and Concat read the inner one",
+            f"at most {MOST_INPUTS} operands",
+        ),
     ),
     StructuralRule(
         "inverse-movement",

@@ -170,6 +170,7 @@ def decided(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
 def with_sums(inputs: Sequence[Input], fixed: Collection[str]) -> Iterator[tuple[Input, ...]]:
     """The inputs with one symbol replaced by the sum of two others, in every way: total = past + new, in a KV cache.
 
+    Then by one more than another, where a third is 1: some models take one new word at a time, whatever they declare.
     Symbols that are `fixed` are not replaced, nor those of first axes (batch sizes), nor those that are no identifiers.
     """
     extents = dict.fromkeys(extent for each in inputs for extent in each.shape[1:] if isinstance(extent, str))
@@ -177,8 +178,13 @@ def with_sums(inputs: Sequence[Input], fixed: Collection[str]) -> Iterator[tuple
     free = [each for each in extents if each.isidentifier() and each not in settled][:_MOST_SUMMED]
     for whole in free:
         for one, other in itertools.combinations([each for each in free if each != whole], 2):
-            both = f"{one} + {other}"
-            yield tuple(replace(i, shape=tuple(both if e == whole else e for e in i.shape)) for i in inputs)
+            yield _replaced(inputs, {whole: f"{one} + {other}"})
+    for whole, new, past in itertools.permutations(free, 3):
+        yield _replaced(inputs, {whole: f"{past} + 1", new: 1})
+
+
+def _replaced(inputs: Sequence[Input], extents: Mapping[Extent, Extent]) -> tuple[Input, ...]:
+    return tuple(replace(i, shape=tuple(extents.get(e, e) for e in i.shape)) for i in inputs)
 
 
 def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:

@@ -89,6 +89,8 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("Add", (data(2, 3), data(2, 4))), "E-BROADCAST", "3 and 4 differ"),
     (Case("MatMul", (data(2, 3), data(4, 5))), "E-BROADCAST", "3 and 4 differ"),
     (Case("Softmax", (data(2, 3),), {"axis": 2}, 13), "E-INVALID", "axis 2 is outside rank 2"),
+    (Case("Concat", (C,) * 231, {"axis": 0}), "E-NO-KERNEL", "231 tensors, more than 64"),
+    (Case("Sum", (C,) * 300), "E-NO-KERNEL", "300 tensors, more than 64"),
 )
 
 

@@ -306,6 +306,24 @@ def test_a_sum_of_two_others_for_a_single_sample(tmp_path: Path):
     assert all(len(each["past"]) == 1 for each in found)
 
 
+def test_one_more_than_another_where_a_third_is_one(tmp_path: Path):
+    """As in decoders that were traced with one new word, and take no more, though their inputs are of any length."""
+    nodes = [
+        helper.make_node("Squeeze", ["new", "one"], ["word"]),
+        helper.make_node("Unsqueeze", ["word", "one"], ["row"]),
+        helper.make_node("Concat", ["past", "row"], ["whole"], axis=1),
+        helper.make_node("MatMul", ["mask", "whole"], ["y"]),
+    ]
+    inputs = {
+        "new": (FLOAT, ["batch", "sequence", 4]),
+        "mask": (FLOAT, ["batch", 1, "total"]),
+        "past": (FLOAT, ["batch", "past", 4]),
+    }
+    found = tried(saved(tmp_path, nodes, inputs, ["y"], one=[1])).values
+    sizes = {(each["past"].shape[1], each["new"].shape[1], each["mask"].shape[2]) for each in found}
+    assert len(sizes) > 3 and all(new == 1 and past + 1 == total for past, new, total in sizes)
+
+
 @pytest.mark.usefixtures("unhurried")
 def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
     """A model that does not run without optimizations is tried again with them: its symbols are still there."""

@@ -147,14 +147,14 @@ def _narrow(t: AlignedJobs) -> bool:
 
 
 def _copied(t: AlignedJobs, places: Mapping[str, Place]) -> bool:
-    """Whether each element of adjacent rows is broadcast along an inner axis.
+    """Whether elements of adjacent rows lie side by side in memory, and those of a row apart, as of a Concat of levels.
 
-    In a phase of their own such broadcasts are stored by vectors. Reductions are worth a loop over rows instead.
+    In a phase of their own such values are stored by vectors. Reductions are worth a loop over rows instead.
     """
     if any(j.tiled is not None or any(isinstance(n, Reduce) for n in walk(j.nest.value)) for j in t.jobs):
         return False
     made = [j.nest for j in t.jobs if not set(j.nest.axes) <= set(t.shared) and j.nest.name in places]
-    side = [a for a in t.shared if (a.extent.constant or WIDEST) >= WIDEST]
+    side = [a for a in t.shared if a.extent != ONE]
     return any(coefficient(places[n.name].offset(n.dims), a) == ONE for n in made for a in side)
 
 

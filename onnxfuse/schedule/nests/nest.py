@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, most_step, substitute
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, Symbol, atoms, axes_of
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, most_step, substitute, transform
 from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
@@ -72,7 +72,11 @@ def vector_axis(
 
 
 def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
-    """Fuses adjacent axes that every index traverses linearly; also gives the old axes in terms of the new ones."""
+    """Fuses adjacent axes that every index traverses linearly; also gives the old axes in terms of the new ones.
+
+    An index that is looked up is traversed as the places where it is looked up are.
+    """
+    indices = [part for e in indices for part in _linear_parts(e)]
     out: list[Axis] = list(axes)
     values: dict[Axis, Index] = {}
     at = len(out) - 2
@@ -86,6 +90,13 @@ def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[
             out[at : at + 2] = [one]
         at -= 1
     return tuple(out), values
+
+
+def _linear_parts(e: Index) -> list[Index]:
+    """An index over symbols for what it looks up, and the indices where that is looked up."""
+    found = [a for a in atoms(e) if isinstance(a, Loaded)]
+    plain = transform(e, lambda a: Index.of(Symbol(repr(a))) if isinstance(a, Loaded) else None)
+    return [plain, *(part for a in found for at in a.at for part in _linear_parts(at))]
 
 
 def indices_to_fuse(goal: Goal) -> list[Index]:

@@ -32,6 +32,21 @@ def attended() -> Graph:
     return b.graph(b.node("ReduceSum", weighed, b.ints(-1), keepdims=0))
 
 
+def stacked(count: int | str, heads: int = 4, queries: int = 21) -> Graph:
+    """Deformable attention over a pyramid: heads of values, channels last, are sampled at every level and stacked."""
+    b, found = Build(16), []
+    start, values = 0, b.input("v", count, 20, heads, 16)
+    for side in (4, 2):
+        level = b.node("Slice", values, b.ints(start), b.ints(start + side * side), b.ints(1))
+        start += side * side
+        places = b.node("Transpose", b.input(f"g{side}", count, queries, heads, 4, 2), perm=(0, 2, 1, 3, 4))
+        image = b.node("Reshape", b.node("Transpose", level, perm=(0, 2, 3, 1)), b.ints(-1, 16, side, side))
+        grid = b.node("Reshape", places, b.ints(-1, queries, 4, 2))
+        seen = b.node("GridSample", image, grid, mode="bilinear", padding_mode="zeros")
+        found.append(b.node("Unsqueeze", seen, b.ints(3)))
+    return b.graph(b.node("Concat", *found, axis=3))
+
+
 def aligned(*shape: int | str, regions: int | str, **attrs: Any) -> Graph:
     """Regions of images of which each names its own, with something elementwise behind."""
     b = Build(16)
@@ -57,6 +72,8 @@ def levels() -> Graph:
 
 def _cases() -> list[Case]:
     out = [Case("sample_attended", attended()), Case("regions_of_levels", levels())]
+    out.append(Case("sample_stacked", stacked(2)))
+    out.append(Case("sample_stacked_any", stacked("N"), ({"N": 1}, {"N": 3})))
     sides = {"output_height": 3, "output_width": 5, "spatial_scale": 0.5}
     out.append(Case("regions_of_images", aligned(5, 2, 6, 9, regions=7, sampling_ratio=1, **sides)))
     out.append(Case("regions_any", aligned("N", 3, "H", "W", regions="P", sampling_ratio=2, **sides), IMAGES))

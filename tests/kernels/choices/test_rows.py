@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pytest
 
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Bind, Kernel, Loop, Pack, ReduceLoop, Store, statements
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms
+from onnxfuse.ir.kernel import Bind, Kernel, Let, Loop, Pack, ReduceLoop, Store, statements
+from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.cpu.causal_skip import END
+from onnxfuse.schedule.nests.nest import fused_axes
 from onnxfuse.target import CPUS
 from tests.kernels.cases.function import CASES as FUNCTIONS
 from tests.kernels.cases.row import ends_of, norm_chain, one, softmax_chain, softmax_turned, statistics_between
+from tests.kernels.cases.sample import stacked
 from tests.kernels.compiled import BUILDS, Array, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build, draw
@@ -204,3 +209,30 @@ def test_the_ends_of_a_whole_tensor_are_found_row_by_row_in_one_phase() -> None:
 def test_a_short_row_is_not_worth_parts() -> None:
     kernel = kernel_of(Case("g", one("ReduceMax", 700, 3, opset=12, axes=(0, 1))), CPUS[TARGET])
     assert isinstance(kernel, Kernel) and len(kernel.phases) == 1
+
+
+@pytest.mark.parametrize("count", [2, "N"])
+def test_points_of_a_pyramid_are_the_lanes(count: int | str) -> None:
+    """Or channels, not heads, whose points lie apart: only what is looked up is gathered, by full vectors."""
+    kernel = kernel_of(Case("g", stacked(count)), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    loops = [s for s in found if isinstance(s, Loop) and s.kind == "vector"]
+    for loop in loops:
+        values = [s.value for s in statements(loop.body) if isinstance(s, (Let, Store))]
+        gathered = [n for v in values for n in walk(v) if is_gathered(n)]
+        assert all(any(isinstance(a, Loaded) for e in n.index for a in atoms(e)) for n in gathered)
+        assert not gathered or (loop.axis.extent.constant or 0) > 64
+
+
+def test_axes_over_places_that_are_looked_up_side_by_side_are_one() -> None:
+    query, point, channel = (Axis(name, Index.of(n)) for name, n in (("q", 21), ("p", 4), ("c", 16)))
+    here = Index.of(query) * 4 + Index.of(point)
+    for place, axes in ((here, 1), (here + Index.of(point), 2)):
+        looked_up = Index.of(Loaded("v", (place,), Index.of(84))) * 64 + Index.of(channel)
+        assert len(fused_axes((query, point), [here, looked_up])[0]) == axes
+
+
+def is_gathered(x: Scalar) -> TypeGuard[Load]:
+    """Whether each lane loads an element from a place of its own."""
+    return isinstance(x, Load) and x.lanes is not None and x.lanes.kind == "gathered"

@@ -44,6 +44,11 @@ DERIVED = (
     Case("peaks-of-a-heat-map", "float[n, 4, h, w_] x", "float[n, 4, h, w_] s, float[n, 4, h, w_] y",
          """a = Conv (x, p)  s = Sigmoid (a)  m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s)
          e = Equal (m, s)  f = Cast <to = 1> (e)  y = Mul (s, f)"""),
+    Case("cells-of-an-image-that-was-pooled", "float[n, 4, h, w_] x", "float[n, 2, 2, p_, q] y",
+         """r = Abs (x)  a = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)  b_ = Tanh (a)
+         c_ = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b_)  s = Shape <start = 2> (x)  d_ = Div (s, four)
+         n_ = Shape <end = 1> (x)  e = Concat <axis = 0> (n_, two, two, d_)  f = Reshape <allowzero = 1> (c_, e)
+         y = Softmax <axis = 1> (f)"""),
 )  # fmt: skip
 
 LEFT_DERIVED = {"halved-where-one-is-left": 1}  # its pooling is as fast in the runtime
