@@ -42,6 +42,7 @@ from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # largest tensor, in elements, that is evaluated
+_DEGREE, _MOST_DOUBLINGS = 4, 64  # largest exponent of a symbol (pixels of a square image, say), and of a number
 Array = np.ndarray[Any, Any]  # of objects: Index or NumPy scalar
 Element = Any
 # Floating-point functions that are rounded correctly everywhere: no shape may depend on the last bit of an exponential.
@@ -350,10 +351,10 @@ def _fmod(prove: Prover, a: Index, b: Index) -> Index:
 
 
 def _pow(prove: Prover, a: Index, b: Index) -> Index:
-    n, d = a.constant, b.constant
-    if n is None or d is None or not 0 <= d <= 64:
+    d = b.constant
+    if d is None or not 0 <= d <= (_DEGREE if a.constant is None else _MOST_DOUBLINGS):
         raise Undecided
-    return Index.of(n**d)
+    return prod([a] * d, start=ONE)
 
 
 def _abs(prove: Prover, a: Index) -> Index:

@@ -149,6 +149,14 @@ def test_division():
     assert known(body, "a", "b", "c", "d", "y") == ["4*M", "(N)//2", "(N)%2", "unknown", "0"]
 
 
+def test_a_square():
+    """The patches of a square image, as torch.export writes them."""
+    body = """<int64 two = {2}, int64 many = {9}, int64[1] patch = {14}>
+    { n = Shape<start = 1, end = 2>(x)\n rows = Div(n, patch)\n y = Pow(rows, two)\n z = Pow(n, many) }"""
+    assert known(body, "y", "z", dims="N, M") == ["(M)//14*(M)//14", "unknown"]
+    assert known(body, "y", "z", dims="N, 28") == ["4", str(28**9)]
+
+
 def test_floating_point_on_the_way():
     """As torch computes the size of an interpolated image, when that is static."""
     body = """<float[2] scale = {2.5, 0.5}, float one = {1}>

@@ -15,6 +15,10 @@ DERIVED = (
          a = Pad (g1, e)  p_ = Shape <start = 2> (a)  u1 = Concat <axis = 0> (n_, p_, s)  h = Reshape (a, u1)
          u = Slice (h, one, most, one)  p1 = Sub (p_, one)  u2 = Concat <axis = 0> (n_, s, p1)
          v_ = Reshape (u, u2)  z = Slice (v_, zero, s, two)  y = Softmax <axis = -1> (z)"""),
+    Case("patches-of-a-square-image", "float[n, 3, h, h] x", "float[n, 4, q] y",
+         """i = Conv <strides = [3, 3]> (x, k)  s = Shape <start = 2, end = 3> (x)  n_ = Shape <end = 1> (x)
+         d_ = Div (s, three)  p_ = Pow (d_, two)  f = Concat <axis = 0> (n_, four, p_)
+         r = Reshape <allowzero = 1> (i, f)  y = Softmax <axis = -1> (r)"""),
     Case("doubled-and-cut-to-what-it-was", "float[n, 1, t] x", "float[n, 6, q] y",
          f"""{_FRAMES}  j = Conv <strides = [2], pads = [1, 1]> (i, c2)  p_ = Shape <start = 2> (j)
          d_ = Mul (p_, two)  m = Min (s, d_)  a = Unsqueeze (j, three)  b_ = Concat <axis = 3> (a, a)
