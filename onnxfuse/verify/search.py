@@ -58,7 +58,8 @@ def _climb(
 ) -> Sizes | None:
     """Sizes with which the model runs, from where it gets so far; None at a local optimum, or when time is over.
 
-    The proposed symbols may change; sizes that occur among the model's constants are tried first.
+    The proposed symbols may change; sizes that occur among the model's constants are tried first. Each size is tried
+    for all symbols before a larger one is for any: a batch of 160,000 takes long where only the samples are too few.
     """
     best, found = start
     free, likely = proposed
@@ -66,7 +67,7 @@ def _climb(
         before = None
         while before != found:
             before = found
-            for symbol, value in itertools.product(free, lengths):
+            for value, symbol in itertools.product(lengths, free):
                 if time.process_time() > until:
                     return None
                 proposal = {**found, symbol: value}

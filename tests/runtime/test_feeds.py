@@ -232,6 +232,26 @@ def test_a_model_for_which_no_inputs_are_found_says_why(tmp_path: Path):
         sets_of(session, path)
 
 
+def test_samples_are_sought_without_large_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A batch stands before samples, of which a filter needs many: no more of one is tried than of the other."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["signal"]),
+        helper.make_node("Conv", ["signal", "w"], ["y"], name="filter"),
+    ]
+    inputs = {"x": (FLOAT, ["batch", "samples"])}
+    path = saved(tmp_path, nodes, inputs, ["y"], axis=np.array([1]), w=np.ones((4, 1, 500), np.float32))
+    drawn, largest = feeds.drawn, []
+
+    def noted(*given: Any, **more: Any) -> dict[str, Any]:
+        values = drawn(*given, **more)
+        largest.append(values["x"].shape[0])
+        return values
+
+    monkeypatch.setattr(feeds, "drawn", noted)
+    found, _ = sets_of(engine.open_session(str(path), engine.options()), path)
+    assert found[0]["x"].shape[1] >= 500 and max(largest) <= 512
+
+
 def test_inputs_without_nan_in_the_outputs_are_preferred(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("ReduceProd", ["a"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, [40])}, ["y"])
