@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, IndexTable, Symbol, atoms, floor_div, greatest, least
 from onnxfuse.ir.indexing import looked_up
 from onnxfuse.ir.launch import Launch, LibraryCall, MatrixLoad, Threaded, WideAccess
 from onnxfuse.ir.layout import Layout
@@ -256,11 +256,14 @@ class Split:
     last: Axis
     extent: Index
     step: int = 1
+    least: int = 1  # of it that a task has, if there is so much and the step is 1
 
     @property
     def pieces(self) -> Index:
         """How many tasks it is divided among at most."""
-        return self.extent if self.step == 1 else floor_div(self.extent + (self.step - 1), Index.of(self.step))
+        if self.least == 1:
+            return floor_div(self.extent + (self.step - 1), Index.of(self.step))
+        return least(self.extent, greatest(floor_div(self.extent, Index.of(self.least)), ONE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +337,7 @@ class Kernel:
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # have to be nonnegative: checked at launch, before anything is read
     legal: bool = False  # whether `legalize` has run
-    choices: tuple[RankedSchedules, ...] = field(
-        default=(), compare=False
-    )  # candidates that were compared for its phases
+    choices: tuple[RankedSchedules, ...] = field(default=(), compare=False)  # candidates compared for its phases
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -375,13 +376,9 @@ def tables(kernel: Kernel) -> tuple[IndexTable, ...]:
 
 def names_in(phase: Phase) -> frozenset[str]:
     """The names in the body of a phase: of buffers, inputs, outputs and variables."""
-    found: set[str] = set()
-    for part in _parts(phase.body):
-        if isinstance(part, str):
-            found.add(part)
-        elif isinstance(part, Index):
-            found |= looked_up(part)
-    return frozenset(found)
+    parts = list(_parts(phase.body))
+    looked = (name for part in parts if isinstance(part, Index) for name in looked_up(part))
+    return frozenset((*(part for part in parts if isinstance(part, str)), *looked))
 
 
 def _parts(x: object) -> Iterator[object]:

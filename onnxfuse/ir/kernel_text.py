@@ -22,6 +22,7 @@ from onnxfuse.ir.kernel import (
     Prefetch,
     ReduceLoop,
     RowPointer,
+    Split,
     Stmt,
     Store,
     When,
@@ -91,10 +92,13 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(map(repr, values))
 
 
+def _split(s: Split) -> str:
+    by = f" by {s.step}" if s.step > 1 else f", at least {s.least}" if s.least > 1 else ""
+    return f"{s.first!r} to {s.last!r} of {s.extent!r}{by}"
+
+
 def _phase(phase: Phase) -> Iterator[str]:
-    splits = ", ".join(
-        f"{s.first!r} to {s.last!r} of {s.extent!r}{f' by {s.step}' if s.step > 1 else ''}" for s in phase.splits
-    )
+    splits = ", ".join(map(_split, phase.splits))
     few = ", one task per core" if phase.few else ""
     yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
     if phase.rows is not None:

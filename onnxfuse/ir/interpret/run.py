@@ -93,7 +93,7 @@ class Interpreter:
         parts: list[int] = []
         for e, s in zip(extents, phase.splits, strict=True):
             room = max(self.most_tasks // max(int(np.prod(parts)), 1), 1 if self.most_tasks == 1 else 2)
-            parts.append(min(-(-e // s.step), room))
+            parts.append(min(-(-e // s.step), max(e // s.least, 1), room))
         return parts
 
     def launched(self, launch: Launch, here: Iterations) -> Threads:

@@ -13,7 +13,7 @@ from functools import partial
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, variable
@@ -157,7 +157,8 @@ def _by_tiles(
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """Blocks of tiles of sequences, which go through a step together: each panel of weights is read once for them.
 
-    Sequences are divided among tasks, not tiles, so that the cores have about equal numbers of few of them.
+    Tasks have two sequences at least, and divide them into even tiles: so only a lone sequence is a tile of one row,
+    whose sums have an order of their own, however many tasks there are.
     """
     rows = product([a.extent for a in later.rows])
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
@@ -167,22 +168,33 @@ def _by_tiles(
     width = sum(pitch_of(j, later) for j in r.jobs if j.nest.name not in r.stored)
     most = max(1, min(MOST_TILES, target.l2_bytes // 4 // (4 * height * max(width, 1))))
     tiles = floor_div(rows + (height - 1), Index.of(height))
-    u0, u1, rb, last = Axis("u0", rows), Axis("u1", rows + 1), Axis("rb", tiles), Axis("mz", rows + 1)
-    at, count, limit = Axis("t", tiles), Axis("tn", tiles + 1), Axis("m1", rows + 1)
-    even = Axis("mh", Index.of(height + 1))  # rows of a tile, but for the last one
-    inside, start = Index.of(last) - begin, Index.of(u0) + Index.of(rb) * (most * height)
-    bounds = (
-        Bind(begin, start),
-        Bind(last, start + most * height, Index.of(u1)),
-        Bind(count, floor_div(inside + (height - 1), Index.of(height))),
-        Bind(even, floor_div(inside + count - 1, Index.of(count))),
+    u0, u1, count, even = (
+        Axis("u0", rows),
+        Axis("u1", rows + 1),
+        Axis("tn", tiles + 1),
+        Axis("mh", Index.of(height + 1)),
     )
-    top = Index.of(at) * even + begin
-    window = (Bind(first, top), Bind(limit, top + even, Index.of(last)))
-    block = TileLoop(at, ZERO, Index.of(count), window)
+    at, t0, t1, rb = Axis("t", tiles), Axis("t0", tiles), Axis("t1", tiles + 1), Axis("rb", tiles)
+    inside = Index.of(u1) - u0
+    task = (
+        Bind(count, floor_div(inside + (height - 1), Index.of(height))),
+        Bind(even, floor_div(inside, greatest(Index.of(count), ONE))),
+    )
+
+    def row_of(tile: Index) -> Index:
+        """The first row of a tile of the task; the first tiles have the rows that are left over."""
+        return Index.of(u0) + tile * even + least(tile, inside - Index.of(count) * even)
+
+    bounds = (
+        Bind(t0, Index.of(rb) * most),
+        Bind(t1, Index.of(rb) * most + most, Index.of(count)),
+        Bind(begin, row_of(Index.of(t0))),
+    )
+    window = (Bind(first, row_of(Index.of(at))), Bind(Axis("m1", rows + 1), row_of(Index.of(at) + 1)))
+    block = TileLoop(at, Index.of(t0), Index.of(t1), window)
     steps = _Block(r, frame, target, begin, first, most, block).steps(begun, later)
-    blocks = floor_div(Index.of(u1) - u0 + (most * height - 1), Index.of(most * height))
-    return (Loop(rb, ZERO, blocks, "serial", (*bounds, *steps)),), (Split(u0, u1, rows),)
+    blocks = floor_div(Index.of(count) + (most - 1), Index.of(most))
+    return (*task, Loop(rb, ZERO, blocks, "serial", (*bounds, *steps))), (Split(u0, u1, rows, least=2),)
 
 
 @dataclass(frozen=True, slots=True)
