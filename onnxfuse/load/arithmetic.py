@@ -42,7 +42,7 @@ from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # largest tensor, in elements, that is evaluated
-_DEGREE, _MOST_DOUBLINGS = 4, 64  # largest exponent of a symbol (pixels of a square image, say), and of a number
+_DEGREE, _EXPONENT = 4, 64  # largest exponent of a symbol (pixels of a square image, say), and of a number
 Array = np.ndarray[Any, Any]  # of objects: Index or NumPy scalar
 Element = Any
 # Floating-point functions that are rounded correctly everywhere: no shape may depend on the last bit of an exponential.
@@ -352,7 +352,7 @@ def _fmod(prove: Prover, a: Index, b: Index) -> Index:
 
 def _pow(prove: Prover, a: Index, b: Index) -> Index:
     d = b.constant
-    if d is None or not 0 <= d <= (_DEGREE if a.constant is None else _MOST_DOUBLINGS):
+    if d is None or not 0 <= d <= (_DEGREE if a.constant is None else _EXPONENT):
         raise Undecided
     return prod([a] * d, start=ONE)
 
