@@ -16,7 +16,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
 from onnxfuse.measure.profile import Latency, ModelProfile, Profile
 from onnxfuse.measure.ratios import Ratio
-from onnxfuse.pipeline import optimize, profile_guided
+from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.lock import Choice, Lock, lock_text, read_lock
 from onnxfuse.report.result import Result
@@ -217,11 +217,8 @@ def test_a_kernel_that_really_is_slow_is_dropped_by_the_real_clock(built: Callab
     assert (again.domain, again.choices) == (result.domain, result.choices)
 
 
-def test_a_slow_kernel_among_others_that_share_layouts_is_found(
-    here: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_slow_kernel_among_others_that_share_layouts_is_found(here: Path, kernels: Path):
     """Three convolutions in a row, images between them channels last, the second one really slow: the others stay."""
-    monkeypatch.setattr(profile_guided, "TURNS", 0.1)
     names = {at: f"w{at}" for at in range(3)}
     widths = (8, 16, 24, 32)
     proto = onnx.parser.parse_model(
