@@ -135,9 +135,13 @@ def _symbol(formula: Index) -> Symbol:
 
 def never_empty(extent: Index) -> bool:
     """Whether an extent is at least 1 in every run, in which symbols of inputs may be 0, too."""
-    from_zero = transform(extent, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None)
-    low = lower(from_zero - 1)
+    low = lower(perhaps_empty(extent) - 1)
     return low is not None and nonnegative(low)
+
+
+def perhaps_empty(e: Index) -> Index:
+    """The same expression over symbols each of which may be 0."""
+    return transform(e, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None)
 
 
 def _positive(e: Index) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.extents import named
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, greatest, least
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, divides, floor_div, greatest, least
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, const
@@ -25,18 +25,22 @@ def unit_at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
 def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
     """The same elements in row-major order in another shape of equally many elements."""
     axes, have = view.axes(shape), view.shape(0)
-    one, two = apart(product(have), product(shape))
-    values = equated(one, two) if one != two else {}
+    one, two, values = _counts(have, shape)
     if one != two and not values and view.attr("allowzero", 0):  # else a 0, for a small image, copies an extent
         have, shape = _windows_fit(view, have, shape)
-        one, two = apart(product(have), product(shape))
-        values = equated(one, two) if one != two else {}
+        one, two, values = _counts(have, shape)
     if one != two and not values:
         raise view.unsized(f"{have!r} does not reshape to {shape!r} for every size", (*have, *shape))
     view.demand(one, "equals", two)
     have, shape = (tuple(over_flat(e, values) for e in s) for s in (have, shape))
     index = unflatten(flatten(unit_at(axes), shape), have)
     return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def _counts(have: tuple[Index, ...], shape: tuple[Index, ...]) -> tuple[Index, Index, dict[Symbol, Index]]:
+    """What the numbers of elements of two shapes do not share, and values of symbols that make these equal."""
+    one, two = apart(product(have), product(shape))
+    return one, two, equated(one, two) if one != two else {}
 
 
 def _windows_fit(view: View, *shapes: tuple[Index, ...]) -> Iterator[tuple[Index, ...]]:

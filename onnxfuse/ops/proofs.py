@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
 
-from onnxfuse.ir.extents import expanded, offset_of
+from onnxfuse.ir.extents import expanded, offset_of, perhaps_empty
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
@@ -68,7 +67,7 @@ def never_negative_from_zero(e: Index) -> bool:
     whole = expanded(e)
     if all(isinstance(a, Symbol) for mono, _ in whole.terms for a in mono):
         return False
-    return never_negative(transform(whole, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None))
+    return never_negative(perhaps_empty(whole))
 
 
 def _of_quotient(e: Index, inner: Div) -> Index:

@@ -65,7 +65,7 @@ class Interpreter:
         extents = [int(here.index(s.extent)) for s in phase.splits]
         if any(e <= 0 for e in extents) or (phase.launch is not None and int(here.index(phase.launch.grid)) == 0):
             return
-        parts = self.divided(phase, extents)
+        parts = self.divided([int(here.index(s.pieces)) for s in phase.splits])
         if phase.launch is None:
             self.threads = Threads(self.clock, int(np.prod(parts, dtype=np.int64)))
         else:
@@ -88,12 +88,12 @@ class Interpreter:
         self.memory.clear()
         self.memory.update(outer)
 
-    def divided(self, phase: Phase, extents: Sequence[int]) -> list[int]:
-        """The number of parts of each split."""
+    def divided(self, pieces: Sequence[int]) -> list[int]:
+        """The number of parts of each split, which has so many pieces."""
         parts: list[int] = []
-        for e, s in zip(extents, phase.splits, strict=True):
+        for most in pieces:
             room = max(self.most_tasks // max(int(np.prod(parts)), 1), 1 if self.most_tasks == 1 else 2)
-            parts.append(min(-(-e // s.step), max(e // s.least, 1), room))
+            parts.append(min(most, room))
         return parts
 
     def launched(self, launch: Launch, here: Iterations) -> Threads:

@@ -24,10 +24,10 @@ from onnxfuse.schedule.cpu.tiles import (
     TileLoop,
     epilogue,
     even_rows,
+    even_tiles,
     half_panel,
     left_load,
     right_offset,
-    tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, serial_time
@@ -73,8 +73,7 @@ def chain_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target
         Bind(t1, start + most, Index.of(u1)),
         Bind(begin, floor_div(Index.of(t0) * rows, tiles)),
     )
-    at = Axis("t", tiles)
-    block = TileLoop(at, Index.of(t0), Index.of(t1), tile_window(at, tiles, rows, first))
+    block = even_tiles(tiles, rows, first, t0, t1)
     following = (*t.jobs[1:], None)
     stages = [
         s

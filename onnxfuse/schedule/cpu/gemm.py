@@ -29,13 +29,13 @@ from onnxfuse.schedule.cpu.tiles import (
     early_lines,
     epilogue,
     even_rows,
+    even_tiles,
     half_panel,
     left_load,
     padding_of,
     pieces_of,
     quantized_left,
     right_offset,
-    tile_window,
 )
 from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.schedule.nests.frame import Frame
@@ -236,9 +236,9 @@ def gemm_candidates(
 
 def _pack_phase(t: Tiled, s: GemmSchedule, frame: Frame, m: Axis, first: Axis, target: Cpu) -> Phase:
     """The phase that packs the rows of each tile, k-major, so that the tile's loads are one stream."""
-    at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    block = TileLoop(at, Index.of(lo), Index.of(hi), tile_window(at, s.tiles, s.rows, first))
-    loop = block.over(*_packing(t, s, frame, m, first, s.rows_before(at, first) * s.packed_depth, target))
+    lo, hi = Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
+    block = even_tiles(s.tiles, s.rows, first, lo, hi)
+    loop = block.over(*_packing(t, s, frame, m, first, s.rows_before(block.at, first) * s.packed_depth, target))
     return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
 
 
@@ -326,8 +326,8 @@ def _main_phase(
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
-    at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    block = TileLoop(at, Index.of(t0), Index.of(t1), tile_window(at, s.tiles, s.rows, first))
+    t0, t1 = Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
+    block = even_tiles(s.tiles, s.rows, first, t0, t1)
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled, frame)
     prologue, padding = padding_of(tiled, frame)
@@ -339,7 +339,7 @@ def _main_phase(
     if s.k_splits == 1:
         frame.local(C, Index.of(target.panel * s.tile_rows), tiled.product.sums)
     columns = (ZERO, s.panels) if s.packed_by_task else (Index.of(p0), Index.of(p1))
-    weights, turn = frame.places[tiled.right.source].buffer, (Index.of(at) - t0, Index.of(t1) - t0)
+    weights, turn = frame.places[tiled.right.source].buffer, (block.number, block.end - block.begin)
     fetched = s.streams and (s.unit is not None or not tiled.product.exact)  # codes on vectors need no prefetch
 
     def over_panels(k_split: Index, after: tuple[Stmt, ...]) -> Stmt:

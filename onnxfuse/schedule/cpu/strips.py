@@ -23,7 +23,7 @@ from onnxfuse.schedule.cpu.candidates import ScheduleCandidate
 from onnxfuse.schedule.cpu.chain import segments_of, stage
 from onnxfuse.schedule.cpu.flat import flat_phase
 from onnxfuse.schedule.cpu.gemm import POINTERS
-from onnxfuse.schedule.cpu.tiles import TABLE, C, TileLoop, tile_window
+from onnxfuse.schedule.cpu.tiles import TABLE, C, even_tiles
 from onnxfuse.schedule.nests.align import AlignedJobs, goes_by_rows, windows
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
@@ -275,9 +275,7 @@ def _convolved(job: Job, begin: Index, end: Index, lines: int, frame: Frame, tar
     block = max(1, min(each * (1 if near else lines), POINTERS // pointers))
     t0, t1, rb = Axis("t0", tiles), Axis("t1", tiles + 1), Axis("rb", Index.of(-(-each * lines // block)))
     at = begin * each + Index.of(rb) * block
-    tile = Axis("t", tiles)
-    window = tile_window(tile, tiles, rows, first)
-    body = stage(job, None, inside, TileLoop(tile, Index.of(t0), Index.of(t1), window), target)
+    body = stage(job, None, inside, even_tiles(tiles, rows, first, t0, t1), target)
     blocks = floor_div((end - begin) * each + (block - 1), Index.of(block))
     loop = Loop(rb, ZERO, blocks, "serial", (Bind(t0, at), Bind(t1, at + block, end * each), *body))
     steps = product([a.extent for a in (*tiled.rows, *tiled.ranges, *tiled.columns)])

@@ -68,6 +68,12 @@ class TileLoop:
         return Loop(self.at, self.begin, self.end, "serial", (*self.window, *body))
 
 
+def even_tiles(tiles: Index, rows: Index, first: Axis, begin: Axis, end: Axis) -> TileLoop:
+    """Those from `begin` to `end` of so many tiles of the same height; the first row of a tile is `first`."""
+    at = Axis("t", tiles)
+    return TileLoop(at, Index.of(begin), Index.of(end), tile_window(at, tiles, rows, first))
+
+
 def copied_rows(t: Tiled, frame: Frame, first: Axis, to: Index, rows: int | None) -> tuple[Stmt, ...]:
     """Statements that pack rows which lie side by side in memory, vector by vector.
 
