@@ -90,7 +90,7 @@ def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits], docum
             found = networks.beside(measured, "peers", raced_with_peers(name, measured, folder, effort))
             limits = measured_limits(list(limits), 1.0, limits)
             kept[name] = networks.with_floors(found, limits)
-            order = sorted(kept, key=[*wanted, *kept].index)
+            order = sorted(kept, key=[*networks.NETWORKS[asked.models], *wanted, *kept].index)
             document |= {"networks": [kept[each] for each in order], "limits": machine.to_json(list(limits.values()))}
             write(document, asked.json)
         for static, dynamic in networks.pairs(names):
