@@ -8,7 +8,7 @@ from functools import partial
 
 import onnx
 
-from models import convolutions, loops
+from models import convolutions, loops, recurrent
 from models.borders import BORDERS
 
 Size = int | tuple[int, ...]
@@ -25,6 +25,7 @@ class Class:
 def _all() -> dict[str, Class]:
     found = {name: Class(build, sizes) for name, (build, sizes) in convolutions.models().items()}  # type: ignore[arg-type]
     found |= {name: Class(row.build, row.sizes) for name, row in BORDERS.items()}  # type: ignore[arg-type]
+    found |= {name: Class(build, sizes) for name, (build, sizes) in recurrent.models().items()}  # type: ignore[arg-type]
     bodies = {f"loop, {name}": partial(loops.model, name) for name in loops.BODIES}
     found |= {name: Class(build, loops.ELEMENTS) for name, build in bodies.items()}  # type: ignore[arg-type]
     return found | {"loop, weights carried": Class(loops.cell, loops.HIDDEN)}  # type: ignore[arg-type]

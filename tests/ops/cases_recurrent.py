@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.ops.case import Array, Case, data
+from tests.ops.case import Array, Case, data, ints
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 CONSTANT = (1, 2, 3)  # weights and biases
@@ -47,7 +47,7 @@ def layers() -> Iterator[Case]:
 
 
 def variants() -> Iterator[Case]:
-    """Where the state of a GRU is reset, activations that are not the usual ones, lengths that are all of the steps."""
+    """Where the state of a GRU is reset, activations that are not the usual ones."""
     given = {"length": 24, "factor": 32.0, "constants": CONSTANT, "wrong": REFERENCE}
     for batch, directions in ((1, 1), (3, 2)):
         way = {"direction": "bidirectional"} if directions == 2 else {}
@@ -60,4 +60,19 @@ def variants() -> Iterator[Case]:
         yield Case("LSTM", lstm, {"hidden_size": 9, "activations": named} | way, 14, 3, **given)
 
 
-CASES: tuple[Case, ...] = (*layers(), *variants())
+def lengths() -> Iterator[Case]:
+    """Sequences that end before the last step, some of them before the first one."""
+    given = {"length": 24, "factor": 32.0, "wrong": REFERENCE}
+    for op in GATES:
+        outputs, states = 3 if op == "LSTM" else 2, 2 if op == "LSTM" else 1
+        for steps, ends in ((1, (1,)), (5, (4,)), (6, (0, 6, 3)), (3, (1, 3, 2, 1, 3, 0, 2, 2, 3, 1, 1, 3, 2))):
+            for direction in ("forward", "reverse", "bidirectional"):
+                directions, attrs = 1 + (direction == "bidirectional"), {"hidden_size": 9, "direction": direction}
+                layer = inputs(op, steps, len(ends), 3, 9, directions)
+                begun = tuple(data(directions, len(ends), 9, seed=4 + k) for k in range(states))
+                for first in ((), begun):
+                    given_all = (*layer, ints(*ends, dtype="int32"), *first)
+                    yield Case(op, given_all, attrs, 14, outputs, constants=CONSTANT, **given)
+
+
+CASES: tuple[Case, ...] = (*layers(), *variants(), *lengths())

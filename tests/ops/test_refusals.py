@@ -114,7 +114,7 @@ REFUSED_LAYERS: tuple[tuple[Case, str, str], ...] = (
     (recurrent("RNN", RNN, activations=["Affine"]), "E-NO-KERNEL", "activations Affine"),
     (recurrent("LSTM", LSTM, activations=["HardSigmoid", "Tanh", "Tanh"]), "E-NO-KERNEL", "HardSigmoid"),
     (recurrent("LSTM", LSTM, activations=["Tanh"]), "E-INVALID", "1 activations, not 3"),
-    (recurrent("GRU", (*GRU, ints(3, 2, dtype="int32"))), "E-NO-KERNEL", "has no kernel, its default has"),
+    (recurrent("GRU", (*GRU, ints(3, 2, 1, dtype="int32"))), "E-BROADCAST", "3 and 2 differ"),
     (recurrent("LSTM", (*LSTM, None, None, None, data(1, 15))), "E-NO-KERNEL", "has no kernel, its default has"),
     (recurrent("RNN", (data(3, 2), *RNN[1:])), "E-INVALID", "rank 2, not 3"),
     (recurrent("RNN", (RNN[0], data(1, 5), *RNN[2:])), "E-INVALID", "rank 2, not 3"),

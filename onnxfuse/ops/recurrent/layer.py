@@ -15,6 +15,7 @@ from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, Axis, Index
 from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
+from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.spec import Definition, View
 from onnxfuse.ops.stages import At, Element, here, total
 
@@ -92,9 +93,8 @@ class RecurrentLayer:
             raise refuse("E-NO-KERNEL", f"{view.dtype(0)} has no kernel, float32 has")
         if view.attr("layout", 0) != 0 or "clip" in view.node.attrs or view.attr("input_forget", 0) != 0:
             raise refuse("E-NO-KERNEL", "layout, clip and input_forget have no kernel")
-        given = next((i for i in (LENGTHS, PEEPHOLES) if view.has(i)), None)
-        if given is not None:
-            raise refuse("E-NO-KERNEL", f"{view.node.inputs[given]} has no kernel, its default has", "leave it out")
+        if view.has(PEEPHOLES):
+            raise refuse("E-NO-KERNEL", f"{view.node.inputs[PEEPHOLES]} has no kernel, its default has", "leave it out")
         if self.units.constant is None or view.node.inputs[R] not in view.constants:
             raise view.computed(R)
         direction = view.attr("direction", "forward")
@@ -109,6 +109,7 @@ class RecurrentLayer:
             W: (Index.of(directions), self.units * self.gates, view.shape(0)[2]),
             R: (Index.of(directions), self.units * self.gates, self.units),
             B: (Index.of(directions), self.units * (2 * self.gates)),
+            LENGTHS: (self.batch,),
             STATE: (Index.of(directions), self.batch, self.units),
             CELL: (Index.of(directions), self.batch, self.units),
         }
@@ -161,13 +162,23 @@ class RecurrentLayer:
             return added(product, self._bias(d, row, recurrent=False), of_state)
 
         read = self.value("%x", (*self.shape[:3], self.units * self.gates), one, recurrent=False)
-        return lambda at: read((self._time(at[0], at[1]), *at[1:]))
+        return lambda at: self._in_time(read, at)
 
-    def _time(self, step: Index, d: Index) -> Index:
-        """The place in time of a step, or the step of a place: the other way round where the direction is reverse."""
-        direction = self.view.attr("direction", "forward")
-        back = self.steps - 1 - step * 2
-        return step if direction == "forward" else step + (back if direction == "reverse" else back * d)
+    def _in_time(self, read: Element, at: At) -> Scalar:
+        """The value at the place in time of a step, or at the step of a place; 0 behind the end of a sequence.
+
+        In the reverse direction one is as far from the end of the sequence as the other from its begin.
+        """
+        step, d, b, row = at
+        direction, left = self.view.attr("direction", "forward"), self._length(b) - 1 - step
+        back = left - step
+        other = step if direction == "forward" else step + (back if direction == "reverse" else back * d)
+        guards = (Guard(left, self.steps),) if self.view.has(LENGTHS) else ()
+        return inside(guards, read((other, d, b, row)), const(0, F32))
+
+    def _length(self, b: Index) -> Index:
+        """The number of steps of a sequence."""
+        return loaded(self.view, LENGTHS, (b,), self.steps + 1) if self.view.has(LENGTHS) else self.steps
 
     def before(self, tag: str, first: int) -> Element:
         """A state of the recurrence before a step: that of the step before, or input `first`, if there is one, or 0.
@@ -210,12 +221,16 @@ class RecurrentLayer:
         outputs = [*self.view.node.outputs, "", "", ""]
         if outputs[0]:
             axes = self.view.axes((self.steps, self.directions, self.batch, self.units))
-            step, d, batch, unit = here(axes)
-            state = Load(f"{self.name}%state", (self._time(step, d), d, batch, unit), F32)
-            self.made.append(Definition(outputs[0], axes, state))
+            self.made.append(Definition(outputs[0], axes, self._in_time(self._state("state"), here(axes))))
         for tag, k in last.items():
             if outputs[k]:
                 axes = self.view.axes((self.directions, self.batch, self.units), output=k)
-                state = Load(f"{self.name}%{tag}", (self.steps - 1, *here(axes)), F32)
+                end = self._length(Index.of(axes[1])) - 1
+                guards = (Guard(end, self.steps),) if self.view.has(LENGTHS) else ()
+                state = inside(guards, self._state(tag)((end, *here(axes))), const(0, F32))
                 self.made.append(Definition(outputs[k], axes, state))
         return tuple(self.made)
+
+    def _state(self, tag: str) -> Element:
+        """A state of the recurrence behind a step."""
+        return lambda at: Load(f"{self.name}%{tag}", at, F32)
