@@ -105,7 +105,6 @@ _SHALLOW = 32  # products of a result, below which putting them together takes a
 _ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered element takes, by itself and in a slice
 _EACH_GATE = (60.0, 150.0)  # operations that a value of a gate takes as long as, beside its products: alone, in rows
 _EACH_STEP = 4000.0  # operations that begin and end of a step take as long as
-_BY_LOOPS = 2.5  # times as long as an LSTM of as many products takes an RNN, whose products are not blocked
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
@@ -308,8 +307,7 @@ def _recurrence(call: Call) -> NodeWork:
     alone = prod(image.shape[1:2]) == 1
     each = 2.0 * (weights.elements + recurrent.elements) + _EACH_GATE[not alone] * prod(recurrent.shape[:2])
     operations = prod(image.shape[:2]) * each + prod(image.shape[:1]) * _EACH_STEP
-    times = _BY_LOOPS if call.op == "RNN" else 1.0
-    return NodeWork("recurrence of a row" if alone else "recurrence", operations * times)
+    return NodeWork(f"{call.op} of a row" if alone else call.op, operations)
 
 
 def _mode(call: Call, usual: str) -> str:

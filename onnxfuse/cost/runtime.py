@@ -82,8 +82,12 @@ KINDS: dict[str, RuntimeRates] = {
     "gather": RuntimeRates(0.033, 0.5),
     "gather inner": RuntimeRates(0.001, 0.5),
     "scatter": RuntimeRates(0.0008, 0.0),
-    "recurrence": RuntimeRates(0.5, 0.9),
-    "recurrence of a row": RuntimeRates(0.2, 0.5),
+    "LSTM": RuntimeRates(0.7, 0.9),
+    "LSTM of a row": RuntimeRates(0.32, 0.5),
+    "GRU": RuntimeRates(0.5, 0.9),
+    "GRU of a row": RuntimeRates(0.2, 0.5),
+    "RNN": RuntimeRates(0.14, 0.9),
+    "RNN of a row": RuntimeRates(0.13, 0.5),
 }
 
 # Of machines without dot products of four 8-bit integers: the runtime multiplies pairs, and saturates.
@@ -110,8 +114,12 @@ NARROW = {
     "copy": RuntimeRates(0.05, 0.0),
     "pad": RuntimeRates(0.019, 0.0),
     "gather inner": RuntimeRates(0.0021, 0.5),
-    "recurrence": RuntimeRates(0.9, 0.9),
-    "recurrence of a row": RuntimeRates(0.45, 0.5),
+    "LSTM": RuntimeRates(0.9, 0.9),
+    "LSTM of a row": RuntimeRates(0.45, 0.5),
+    "GRU": RuntimeRates(0.9, 0.9),
+    "GRU of a row": RuntimeRates(0.45, 0.5),
+    "RNN": RuntimeRates(0.36, 0.9),
+    "RNN of a row": RuntimeRates(0.18, 0.5),
 }
 NARROW_LANES = 8
 

@@ -33,10 +33,10 @@ def convolution(n: int, channels: int, window: int, group: int = 1, rank: int = 
     return Call("Conv", (image, weights), (floats(1, 64, *[n] * rank),), {"group": group})
 
 
-def layer(steps: int, batch: int) -> Call:
-    """An LSTM of 64 units over 32 features."""
-    weights = (floats(1, 256, 32), floats(1, 256, 64))
-    return Call("LSTM", (floats(steps, batch, 32), *weights), (floats(steps, 1, batch, 64),), {})
+def layer(op: str, gates: int, steps: int, batch: int) -> Call:
+    """A layer of 64 units over 32 features."""
+    weights = (floats(1, gates * 64, 32), floats(1, gates * 64, 64))
+    return Call(op, (floats(steps, batch, 32), *weights), (floats(steps, 1, batch, 64),), {})
 
 
 # For each kind a node that gets longer with n.
@@ -62,8 +62,12 @@ NODES = {
     "softmax inner": lambda n: same("Softmax", n, axis=0),
     "normalization": lambda n: same("LayerNormalization", n),
     "skipping normalization": lambda n: same("SkipLayerNormalization", n),
-    "recurrence": lambda n: layer(n, 4),
-    "recurrence of a row": lambda n: layer(n, 1),
+    "LSTM": lambda n: layer("LSTM", 4, n, 4),
+    "LSTM of a row": lambda n: layer("LSTM", 4, n, 1),
+    "GRU": lambda n: layer("GRU", 3, n, 4),
+    "GRU of a row": lambda n: layer("GRU", 3, n, 1),
+    "RNN": lambda n: layer("RNN", 1, n, 4),
+    "RNN of a row": lambda n: layer("RNN", 1, n, 1),
     "product": lambda n: Call("MatMul", (floats(16 * n, 512), floats(512, 64)), (floats(16 * n, 64),), {}),
     "product of few rows": lambda n: Call("MatMul", (floats(4, 8 * n), floats(8 * n, 64)), (floats(4, 64),), {}),
     "product of a row": lambda n: Call("MatMul", (floats(1, 8 * n), floats(8 * n, 64)), (floats(1, 64),), {}),
