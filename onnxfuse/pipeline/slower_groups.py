@@ -88,7 +88,7 @@ class _Predictor:
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
     def losing(self, part: GroupBuild) -> Times | None:
-        """The times of a group where it loses least, if it loses everywhere.
+        """The times of a group where it loses, but least, if it loses everywhere.
 
         A pool alone, if in half of the cases, and a recurrent layer, if in the mean: the runtime divides the products
         of a step among threads, which kernels do not.
@@ -107,7 +107,7 @@ class _Predictor:
             lost = all(t.ratio > EVEN for t in found)
         else:
             lost = all(clearly_slower(t.kernel, t.instead) for t in found)
-        return min(found, key=lambda times: times.ratio) if found and lost else None
+        return min((t for t in found if t.ratio > EVEN), key=lambda t: t.ratio) if found and lost else None
 
     def runtime(self, part: GroupBuild, sizes: Sizes) -> float | None:
         """Seconds of the runtime on the target's cores at these sizes."""

@@ -1,5 +1,6 @@
 """Groups that are predicted much slower than the runtime's nodes are refused, with both times; the others stay."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -226,3 +227,14 @@ def test_profitable_classes_of_operators_are_built(tmp_path: Path):
     for name in classes:
         onnx.save(CLASSES[name].build(CLASSES[name].sizes[1]), tmp_path / "m.onnx")
         assert planned(tmp_path / "m.onnx", gain=False).groups, name
+
+
+def test_the_times_of_a_refused_layer_are_those_where_it_loses(tmp_path: Path):
+    """A narrow layer is faster as a kernel for a few steps only, and slower in the mean."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[B, T, 6] x) => (float[1, B, 10] y) {
+      t = Transpose<perm = [1, 0, 2]>(x) a, h, c = LSTM<hidden_size = 10>(t, w, r, b) y = Relu(h) }"""
+    result = planned(saved(tmp_path, text, w=(1, 40, 6), r=(1, 40, 10), b=(1, 80)), gain=False)
+    (refusal,) = [r for r in result.refusals if "LSTM, Relu: predicted to take" in r.reason]
+    kernel, runtime = re.findall(r"([\d.]+) us", refusal.reason)
+    assert float(kernel) > float(runtime)

@@ -21,6 +21,7 @@ from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
 FEWEST, FEWEST_OF_BATCH = 2, 8  # columns below which a register tile computes too many unused ones
+SHALLOW = 8  # terms of a sum below which a register tile does not pay for itself
 FEWEST_OF_HEAD, LONG = 3, 16  # columns, and terms of a sum, of a head of attention; rows, and the others, of a long one
 
 
@@ -102,7 +103,7 @@ def worth_tiles(c: Contracted, constants: Container[str]) -> bool:
     if c.batch and long and not _is_constant(c.right, constants):
         return all(n is None or n >= FEWEST_OF_HEAD for n in (columns, depth))
     fewest = FEWEST_OF_BATCH if c.batch or c.channels else FEWEST
-    return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
+    return (columns is None or columns >= fewest) and (depth is None or depth >= SHALLOW)
 
 
 def _larger(a: int | None, b: int | None) -> int | None:

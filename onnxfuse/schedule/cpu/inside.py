@@ -12,6 +12,7 @@ from onnxfuse.ir.layout import Layout, Permute, contiguous_along
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.contract import SHALLOW
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.tiled import Tiled
 
@@ -75,7 +76,8 @@ def along_result(
 ) -> dict[str, Layout]:
     """The layouts of constants that are read along the result's contiguous axis: with that axis last.
 
-    Not if they have a layout, or another value is read along the axis that is last, as in the mean of a row of sums.
+    Not if they have a layout, or another value is read along the axis that is last, as in the mean of a row of sums,
+    unless that axis is too short for vectors along it.
     """
     place = places.get(nest.name)
     offset = place.offset(nest.dims) if place is not None else ZERO
@@ -93,5 +95,6 @@ def along_result(
 
 
 def _runs_with(offset: Index, last: Index) -> bool:
-    """Whether an offset has stride 1 in the axis that `last` consists of."""
-    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
+    """Whether an offset has stride 1 in the axis that `last` consists of, and that axis is worth vectors along it."""
+    deep = (a for a in axes_of(last) if (a.extent.constant or SHALLOW) >= SHALLOW)
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in deep)

@@ -105,6 +105,10 @@ def transposed() -> list[Case]:
         x, w = b.input("x", *((40, 19) if ta else (19, 40))), b.input("w", *((35, 40) if tb else (40, 35)))
         y = b.node("Gemm", x, w, b.input("c", 19, 1), transA=ta, transB=tb)
         out.append(Case(f"gemm_run_t{ta}{tb}", b.graph(y)))
+    for m, k, n in ((100, 4, 64), (1, 1, 33), ("M", 7, 40)):
+        b = Build()
+        y = b.node("Gemm", b.input("x", m, k), b.weights(n, k), b.weights(n), transB=1)
+        out.append(Case(f"gemm_shallow_{m}_{k}_{n}", b.graph(y), () if m != "M" else ANY_ROWS))
     for name, left, right in (
         ("both", (3, 17, 20), (3, 20, 45)),
         ("left_one", (1, 17, 20), (3, 20, 45)),

@@ -236,3 +236,14 @@ def test_axes_over_places_that_are_looked_up_side_by_side_are_one() -> None:
 def is_gathered(x: Scalar) -> TypeGuard[Load]:
     """Whether each lane loads an element from a place of its own."""
     return isinstance(x, Load) and x.lanes is not None and x.lanes.kind == "gathered"
+
+
+def test_products_of_few_terms_have_vectors_along_their_columns() -> None:
+    """As the first layer of a small network has them: weights are stored with columns last, sums have lanes of them."""
+    b = Build()
+    y = b.node("Gemm", b.input("x", 100, 4), b.weights(64, 4), b.weights(64), transB=1)
+    kernel = kernel_of(Case("g", b.graph(y)), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    assert [[e.constant for e in p.storage] for p in kernel.inputs] == [[100, 4], [4, 64], [64]]
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    assert not any(isinstance(s, ReduceLoop) and s.scope == "lane" for s in found)
