@@ -30,6 +30,7 @@ from onnxfuse.ir.index import (
     never_below_zero,
     nonnegative,
     symbols_of,
+    without_remainders,
 )
 from onnxfuse.ir.indexing import transform
 
@@ -84,13 +85,30 @@ def _whole(e: Index) -> Index:
 
     So does a sum of such symbols that comes to one: 2*q - 3, for q - 1 and q - 2 of one quotient q.
     """
-    made = expanded(e) if len(e.terms) > 1 and all(len(mono) < 2 for mono, _ in e.terms) else ZERO
+    made = _multiples(expanded(e)) if len(e.terms) > 1 and all(len(mono) < 2 for mono, _ in e.terms) else ZERO
     (mono, c), *rest = made.terms or (((), 0),)
     if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]) or any(m for m, _ in rest):
         return e
     shared = gcd(c, *(k for _, k in rest))
     part = Index(((mono, c // shared), *(((), k // shared) for _, k in rest)))
     return Index.of(_symbol(part)) * shared
+
+
+def _multiples(e: Index) -> Index:
+    """A sum without a remainder whose dividend is also in it: n - n%k is k*(n//k), as of lengths padded to a multiple.
+
+    >>> n = Index.of(Symbol("n"))
+    >>> _multiples(n + 30 - (n % 20 + 10) % 20)
+    20*(n + 10)//20 + 20
+    """
+    for mono, c in e.terms:
+        low = mono[0] if len(mono) == 1 else None
+        if isinstance(low, Mod) and c < 0:
+            whole = without_remainders(low.num, low.den)
+            made = e - (Index.of(low) - whole + low.den * floor_div(whole, low.den)) * c
+            if len(made.terms) < len(e.terms):
+                return made
+    return e
 
 
 @lru_cache(1 << 14)

@@ -521,12 +521,12 @@ def modulo(num: Index, den: Index) -> Index:
     if isinstance(atom, Mod) and divides(den, atom.den) is not None:
         return modulo(atom.num, den)
     if _falls(rest) and den.constant is not None:
-        whole = _without_remainders(rest, den)
+        whole = without_remainders(rest, den)
         return modulo(whole, den) if whole != rest else rest + den * floor_div(den - 1 - rest, den)
     return Index.of(Mod(rest, den))
 
 
-def _without_remainders(e: Index, den: Index) -> Index:
+def without_remainders(e: Index, den: Index) -> Index:
     """e with remainders by multiples of den replaced by their dividends: equal modulo den."""
     total = ZERO
     for mono, c in e.terms:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.extents import LONGEST, expanded, follows, named, solved
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, common, floor_div, greatest, least, modulo, symbols_of
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Index,
+    Symbol,
+    common,
+    divides,
+    floor_div,
+    greatest,
+    least,
+    modulo,
+    symbols_of,
+)
 from onnxfuse.ir.indexing import evaluate, transform
 
 H, W, PAST = (Index.of(Symbol(name)) for name in ("H", "W", "past"))
@@ -32,6 +45,17 @@ def test_a_name_stands_for_its_formula(size: int):
     made = named(2 * floor_div(H + 1, Index.of(2)) + modulo(H, Index.of(3)) + least(H, Index.of(5)))
     value = evaluate(made, lambda s: {"H": size}[s.name])
     assert value == 2 * ((size + 1) // 2) + size % 3 + min(size, 5) == evaluate(expanded(made), lambda s: size)
+
+
+def test_a_length_padded_to_a_multiple_is_a_number_of_parts():
+    """Its own remainder is in the padding, that of the positions before it is in another."""
+    parts = floor_div(H, Index.of(8)) - 1
+    over = named(modulo(named(modulo(named(parts + 20), Index.of(20))) + 10, Index.of(20)))
+    made = named(named(parts) + 30 - over)
+    assert divides(Index.of(20), made) is not None
+    for size in range(8, 400):
+        n = size // 8 - 1
+        assert evaluate(expanded(made), lambda s, size=size: size) == n + 30 - (n % 20 + 10) % 20
 
 
 def test_extents_after_a_known_one_follow_from_it():

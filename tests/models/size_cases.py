@@ -117,6 +117,10 @@ RESHAPED = (
     Case("reshape-rest-is-computed", "float[n, t, 8] x", "float[n, r] y",
          f"""{LENGTH}  f = Relu (x)  m = Mul (t, eight)  e = Concat <axis = 0> (minus, m)  g_ = Reshape (f, e)
          y = Exp (g_)"""),
+    Case("reshape-padded-to-a-multiple", "float[n, t] x", "float[r, 4] y",
+         """s = Shape <start = 1> (x)  a = Mod (s, four)  o = Add (a, two)  m = Mod (o, four)  g_ = Sub (four, m)
+         e = Concat <axis = 0> (zero, two, zero, g_)  q = Pad (x, e)  f = Relu (q)  h = Reshape (f, rest)
+         y = Exp (h)"""),
     Case("reshape-heads-and-back", "float[n, t, 8] x", "float[n, t, 8] y",
          f"""{LENGTH}  q = Gather (s, zero)  e = Concat <axis = 0> (q, t, two, four)  f = Relu (x)
          g_ = Reshape (f, e)  h = Transpose <perm = [0, 2, 1, 3]> (g_)  i = Exp (h)

@@ -1,4 +1,4 @@
-"""Resize to sizes that are only known when the model runs: the elements that ONNX Runtime takes, for every ratio."""
+"""Resize of sizes that are only known when the model runs: the elements that ONNX Runtime takes, for every ratio."""
 
 from __future__ import annotations
 
@@ -64,3 +64,27 @@ def test_resizes_of_every_ratio(manners: list[str], limit: float, sizes: list[in
                 if a.shape != b.shape or np.abs(a - b).max() > limit
             ]  # fmt: skip
             assert not wrong, (h, i)
+
+
+PARTS = (3, 40, 60)  # whose reciprocals are more than 1/n when they are rounded
+BY_PARTS = [m for m in (*NEAREST, *LINEAR) if "align_corners" not in m]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_resizes_by_rounded_reciprocals(parts: int, tmp_path: Path) -> None:
+    outputs = ", ".join(f"float[n, i] y{k}" for k in range(len(BY_PARTS)))
+    nodes = "  ".join(
+        f"m{k} = Resize <{manner}> (r, none, scales)  y{k} = Neg (m{k})" for k, manner in enumerate(BY_PARTS)
+    )
+    text = f"""<ir_version: 8, opset_import: ["" : 12]>
+        g (float[n, h] x) => ({outputs}) <float[0] none = {{}}, float[2] scales = {{1, {1 / parts}}}> {{
+        r = Relu (x)  {nodes} }}"""
+    result = built(parser.parse_model(text), tmp_path, strict=True)
+    assert "Resize" not in {node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node}
+    plain = open_session(str(tmp_path / "m.onnx"), options(optimize=False, threads=1))
+    found = open_session(str(tmp_path / "fused.onnx"), options(libraries=[str(result.output.library)], threads=1))
+    for h in (parts, parts + 1, 2 * parts - 1, 2 * parts, 7 * parts, 7 * parts + 2, 300 * parts):
+        feeds = {"x": np.arange(2.0 * h, dtype=np.float32).reshape(2, h) / h}
+        for manner, a, b in zip(BY_PARTS, plain.run(None, feeds), found.run(None, feeds), strict=True):
+            assert a.shape == b.shape, (h, manner)
+            np.testing.assert_allclose(b, a, rtol=0, atol=5e-5 if "linear" in manner else 0, err_msg=f"{h} {manner}")

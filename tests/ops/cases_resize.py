@@ -110,6 +110,10 @@ def smooth() -> list[Case]:
         by_scales(data(1, 1, 3, 4, dtype="float64"), scales(1, 1, 2, 2), {"mode": "linear"}, precision="float32"),
         by_scales(data(1, 1, 3, 4, dtype="float16"), scales(1, 1, 2, 2), {"mode": "linear"}),
     ]
+    for parts in (3, 40, 240):  # whose reciprocals are rounded
+        for extent in (parts, 2 * parts - 1, 3 * parts, 7 * parts + 1):
+            line, factors = data(1, 2, extent), scales(1, 1, 1 / parts)
+            out += [by_scales(line, factors, {"mode": mode}, wrong="onnx") for mode in ("linear", "nearest")]
     for mode in ("linear", "cubic"):
         for factors in ((1, 1, 0.6, 0.6), (1, 1, 0.3, 1.7)):
             out.append(by_scales(x, scales(*factors), {"mode": mode, "antialias": 1}, 18))

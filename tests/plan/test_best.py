@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from onnxfuse.config import BEST, EXHAUSTIVE, Options
 from onnxfuse.cost.nodes import Call
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.group import Plan
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legal import Legal, Set, members, set_of
@@ -28,6 +29,7 @@ from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.select import PricedGroup, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
+from onnxfuse.plan.unlocks import ANCHORS
 from tests.plan.priced import HEAD, LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
 
 NETWORKS = ("tiny-bert", "tiny-mobilenet")
@@ -354,15 +356,20 @@ def test_best_leaves_groups_predicted_slow_to_the_runtime() -> None:
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     graph, there = graph_of(model.SerializeToString()), costing()
 
-    def left(factor: float) -> bool:
+    def made(factor: float, budget: int = 100_000) -> Plan:
         def planted(call: Call, machine: Any, weight_bytes: float = 0.0) -> float:
             share = 1.0 if call.op != "Conv" else factor if machine.cores < 16 else 0.1
             return there.node_seconds(call, machine, weight_bytes) * share
 
-        prices = replace(there, node_seconds=planted, memo=PriceMemo(100_000))
+        prices = replace(there, node_seconds=planted, memo=PriceMemo(budget))
         prices = replace(prices, machines=(*there.machines, replace(there.machines[-1], cores=16)))
-        groups = planned(graph, "best", prices, least=2).groups
-        return all(n.op != "Conv" for g in groups for n in g.nodes)
+        return planned(graph, "best", prices, least=2)
 
-    assert not left(1)
-    assert left(1e-3)
+    def left(plan: Plan) -> bool:
+        return all(n.op != "Conv" for g in plan.groups for n in g.nodes)
+
+    assert not left(made(1))
+    assert left(made(1e-3))
+    hurried = made(1e-3, budget=1)  # only that of anchors has a price
+    assert left(hurried)
+    assert any("Conv with" in d.reason and d.unlock == ANCHORS for d in hurried.decisions)

@@ -35,6 +35,8 @@ from onnxfuse.ops.stages import At, Element, Stages, total, wide
 F = np.float32
 UNIT = 2.0**-30  # fixed-point unit of weights in tables
 LONGEST = 1 << 22  # elements of an axis for which there is a table
+ROUNDED = 2.0**-25  # what k times the rounded reciprocal of k may lack of 1 so that k * n times it is rounded to n
+EVEN = 1 << 22  # extent up to which products with rounded reciprocals have the same integers below as quotients
 FEW = 4  # taps of an axis up to which the sum is unrolled
 Array = np.ndarray[Any, Any]
 
@@ -110,8 +112,12 @@ def _scaled(view: View, have: Index, scale: float) -> Index:
         return Index.of(int(np.floor(F(scale) * F(n))))
     if scale == int(scale):
         return have * int(scale)
-    if scale > 0 and (1 / scale).is_integer():
-        return floor_div(have, Index.of(int(1 / scale)))
+    parts = round(1 / scale)
+    if (1 / scale).is_integer():
+        return floor_div(have, Index.of(parts))
+    if parts <= EVEN and -ROUNDED <= parts * scale - 1 <= 2 * ROUNDED:
+        view.demand(Index.of(EVEN), "is at least", have)
+        return floor_div(have, Index.of(parts))
     raise view.unsized(f"the symbolic extent {have!r} by {scale}", (have,))
 
 
@@ -218,7 +224,7 @@ def _closed(places: tuple[int, ...], at: Index, s: ResizedAxis) -> Index:
     """The positions in closed form, (a * at + b) // c, else as a table."""
     ratio = Fraction(s.ratio).limit_denominator(64)
     p, q = ratio.numerator, ratio.denominator
-    for offset in range(-q, p + 1) if p <= 64 else ():
+    for offset in range(-q, p + 1) if 0 < p <= 64 else ():
         if places == tuple((i * q + offset) // p for i in range(len(places))):
             return floor_div(at * q + offset, Index.of(p))
     return entry(IndexTable(places), at)

@@ -87,7 +87,8 @@ def _exact(how: ResizeAttributes, s: ResizedAxis) -> bool:
     """Whether the coordinates of symbolic extents are fractions with a small denominator."""
     halves = how.coordinates in ("half_pixel", "half_pixel_symmetric")
     halves = halves or (how.coordinates == "pytorch_half_pixel" and (s.scale or 0) > 1)
-    return s.scale is not None and (halves or how.coordinates == "asymmetric")
+    small = s.scale is not None and (s.scale.is_integer() or (1 / s.scale).is_integer())
+    return small and (halves or how.coordinates == "asymmetric")
 
 
 def _symbolic(view: View, how: ResizeAttributes, s: ResizedAxis, at: Index, read: Read) -> Scalar:

@@ -21,7 +21,7 @@ from onnxfuse.plan.search.select import PricedGroup, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.small_groups import USUAL_GROUP, looks_up_weights
 from onnxfuse.plan.strategies.priority import merged
-from onnxfuse.plan.unlocks import ALONE, BUDGET
+from onnxfuse.plan.unlocks import ALONE, ANCHORS, BUDGET
 
 MERGED = "merged"  # the proposer of merged neighbors
 
@@ -107,11 +107,15 @@ class _Choosing:
         scope = self.space.scope
         if looks_up_weights(scope.nodes[node], scope.graph, scope.by_name) and self.space.seconds(1 << node):
             return False
-        group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
-        seconds = self.space.seconds(group) if group is not None else None
+        group, seconds = self._anchored(node)
         if group is None or seconds is None or not self._large_enough(group) or self.prices.node_is_measured(node):
             return True
         return self.prices.is_clearly_slower(group)
+
+    def _anchored(self, node: int) -> tuple[Set | None, Seconds | None]:
+        """The group of `anchors` that has a node, and its times where they are known."""
+        group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
+        return group, self.space.seconds(group) if group is not None else None
 
     def _large_enough(self, group: Set) -> bool:
         """Whether a group has as many operators as `--min-group` asks for, where it asks for more than usual."""
@@ -131,9 +135,24 @@ class _Choosing:
             return replace(kernel, nodes=(n.name,))
         at = self.prices.shown
         if kernel is None or runtime is None:
-            return Decision("E-COST", (n.name,), f"the time of {n.op} as a kernel is unknown", BUDGET)
+            return self._with_others(i) or Decision(
+                "E-COST", (n.name,), f"the time of {n.op} as a kernel is unknown", BUDGET
+            )
         said = f"{n.op}: {duration(kernel[at])} as a kernel by itself, {duration(runtime[at])} in ONNX Runtime"
         return Decision("E-COST", (n.name,), said, ALONE)
+
+    def _with_others(self, node: int) -> Decision | None:
+        """The refusal of a node that has no price by itself, but one in a group that the runtime is faster for."""
+        n, at = self.space.scope.nodes[node], self.prices.shown
+        group, seconds = self._anchored(node)
+        apart = [self.prices.in_runtime(i) for i in members(group or 0)]
+        if seconds is None or any(part is None for part in apart):
+            return None
+        whole = sum(part[at] for part in apart if part is not None)
+        said = (
+            f"{n.op} with {len(apart) - 1} more: {duration(seconds[at])} as a kernel, {duration(whole)} in ONNX Runtime"
+        )
+        return Decision("E-COST", (n.name,), said, ANCHORS)
 
     def _candidates(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All proposals, with their times and the reasons why they were not chosen."""
