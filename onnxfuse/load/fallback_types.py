@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxfuse.ir.dtype import F32, U8
+from onnxfuse.ir.dtype import F32, I64, U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.resampling.resize import resized
 from onnxfuse.ops.spec import UNFORESEEN, View
 
-Guess = Callable[[View], TensorType | tuple[TensorType, ...] | None]  # of the first output, or of the first ones
+Guess = Callable[[View], TensorType | tuple[TensorType | None, ...] | None]  # of the first output, or of the first ones
 
 
 def _same(view: View) -> TensorType | None:
@@ -21,6 +21,22 @@ def _same(view: View) -> TensorType | None:
 def _features(view: View) -> TensorType | None:
     """The shape of the first input, as float32."""
     return TensorType(F32, view.shape(0))
+
+
+def _regressed(columns: str) -> Guess:
+    """Regressors: a float32 for each row and each of the targets, whose number is an attribute (none: one)."""
+    return lambda view: TensorType(F32, (view.ranked(0, 2, 2)[0], Index.of(int(view.attr(columns, 1)))))
+
+
+def _classified(view: View) -> tuple[TensorType | None, ...] | None:
+    """Classifiers: labels, which may be strings, and a score for each class."""
+    rows = view.ranked(0, 2, 2)[0]
+    numbers = view.attr("classlabels_ints", ()) or view.attr("classlabels_int64s", ())
+    classes = len(numbers or view.attr("classlabels_strings", ()))
+    if view.node.op == "SVMClassifier" and not view.attr("prob_a", ()):
+        return None  # a score for each pair of classes
+    scores = TensorType(F32, (rows, Index.of(classes)))
+    return (TensorType(I64, (rows,)) if numbers else None, scores) if classes > 1 else None
 
 
 def _quantized(view: View) -> TensorType | None:
@@ -133,7 +149,15 @@ _DEFAULT: dict[str, Guess] = {
     "STFT": _frames,
     "Upsample": _resize,
 }
-_FEATURES: dict[str, Guess] = {"Imputer": _same, "Normalizer": _features, "Scaler": _features}
+_FEATURES: dict[str, Guess] = {
+    **dict.fromkeys(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"), _classified),
+    "Imputer": _same,
+    "LinearRegressor": _regressed("targets"),
+    "Normalizer": _features,
+    "SVMRegressor": _regressed(""),
+    "Scaler": _features,
+    "TreeEnsembleRegressor": _regressed("n_targets"),
+}
 _GUESSES: dict[str, dict[str, Guess]] = {
     "": _DEFAULT,
     "ai.onnx": _DEFAULT,
@@ -142,8 +166,8 @@ _GUESSES: dict[str, dict[str, Guess]] = {
 }
 
 
-def guessed(view: View) -> tuple[TensorType, ...]:
-    """The types of a node's first outputs; none for operators without an entry here."""
+def guessed(view: View) -> tuple[TensorType | None, ...]:
+    """The types of a node's first outputs, None where kernels have none; none for operators without an entry here."""
     guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
     try:
         found = guess(view) if guess is not None else None

@@ -132,7 +132,7 @@ class _Pass:
         if why.code == "E-INVALID":
             self.invalid[node.name] = why.reason.removeprefix(f"{node.op}: ")
         for name, mine in zip(node.outputs, guessed(view), strict=False):
-            if name:
+            if name and mine is not None:
                 typed[name] = mine
                 self.unproven.pop(name, None)
         if node.op == "Slice" and node.standard:

@@ -33,6 +33,7 @@ from onnxfuse.rewrite import (
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
+from onnxfuse.rewrite.learned import features
 from onnxfuse.rewrite.measure import Measure
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
@@ -49,6 +50,7 @@ _ALGEBRA: tuple[StructuralRule, ...] = (
 _LOCAL: tuple[tuple[StructuralRule, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     spectrum.STEPS,
+    features.STEPS,
     movement.STEPS,
     inverses.STEPS,
     selection.STEPS,
@@ -272,9 +274,10 @@ def commit(work: MutableGraph, draft: Draft) -> list[int]:
     for name, constant in (*draft.constants.items(), *draft.becomes.items()):
         work.set_constant(name, constant)
         touched.extend(work.users.get(name, ()))
-    for node, origin in zip(draft.nodes, stands_for, strict=True):
-        # the maker of the root's value takes the root's name, nodes before it get derived names
-        name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{_label(root)}/{node.op}")
+    heirs = [k for k, n in enumerate(draft.nodes) if set(n.outputs) & set(root.outputs)]
+    for k, (node, origin) in enumerate(zip(draft.nodes, stands_for, strict=True)):
+        # the last maker of a value of the root takes the root's name, others get derived names
+        name = root.name if k in heirs[-1:] else work.unused_name(f"{_label(root)}/{node.op}")
         made = Node(node.op, node.inputs, node.outputs, node.attrs, name, node.domain, origin=first)
         for o in made.outputs:
             work.types[o] = work.types.get(o) or draft.types.get(o)

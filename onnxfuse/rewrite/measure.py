@@ -23,7 +23,7 @@ NOMINAL = 64
 LAUNCH = 20_000
 _PRODUCT = 2  # cost of a multiply-add of a contraction
 VIEW_LAUNCH = 2_000  # cost of a node that only takes a part of a tensor, or reshapes it
-UNTYPED = 1 << 40  # cost of a node with an input of unknown shape, which cannot become a kernel
+UNFUSED = 1 << 40  # cost of a node that cannot become a kernel: no row or body, or an input of unknown shape
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,13 +42,15 @@ class Measure:
 
 
 def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType | None], opset: int) -> int:
-    """Cost of a node; without a row, that of a launch and of its bytes."""
+    """Cost of a node."""
     row = ROWS.find(node, opset)
+    if row is None and not definitions:
+        return UNFUSED
     if row is not None and takes_a_part(row):
         return VIEW_LAUNCH
     quiet = {node.inputs[i] for i in row.quiet_inputs if i < len(node.inputs)} if row else set()
     if row and any(types(v) is None for v in {*node.reads} - quiet):
-        return UNTYPED
+        return UNFUSED
     moved = sum(_bytes(types(v)) for v in {*node.reads, *node.outputs} - quiet if v)
     return LAUNCH + moved + sum(elements(d.shape) * _work(d.value) for d in definitions)
 

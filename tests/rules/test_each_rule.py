@@ -57,6 +57,10 @@ def _framed(b: Build, step: str) -> str:
     return str(b.node("STFT", _x(b, 1, 20), at, "", b.constant(np.asarray(10, np.int64))))
 
 
+def _scaled(b: Build, *shape: int) -> str:
+    return b.opaque("Scaler", _x(b, *shape), "ai.onnx.ml", offset=(0.5,), scale=(2.0,))
+
+
 def _joined(b: Build, *order: int) -> str:
     parts = b.node("Split", _x(b), b.ints(3, 3), count=2, axis=1)
     return _neg(b, str(b.node("Concat", *(parts[k] for k in order), axis=1)))
@@ -234,12 +238,13 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: _clipped(b, _neg(b, _clipped(b, _x(b), 0.0, 6.0)), -4.0, -1.0),
     ),
     "merged-products": (lambda b: _side_by_side(b, "x"), lambda b: _side_by_side(b, "z")),
+    "features-as-arithmetic": (lambda b: _scaled(b, 4, 6), lambda b: _scaled(b, 4, 5, 6)),
     "added-convolutions": (lambda b: _branches(b, "x"), lambda b: _branches(b, "z")),
 }
 SYMBOLS = {"n": 2, "s": 3, "k": 2}
 # What these start from has no row by which values could be compared. test_fourier.py compares transforms with NumPy's,
-# and a Squeeze without axes has the rank that its symbols give it.
-WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeeze-last"}
+# test_features.py models of ai.onnx.ml with the runtime, and a Squeeze without axes has the rank that symbols give it.
+WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeeze-last", "features-as-arithmetic"}
 
 
 def test_every_structural_rule_is_here() -> None:

@@ -148,8 +148,10 @@ def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) 
 def _better_inside(axis: Axis, loads: Sequence[Index], outside: tuple[int, int, int]) -> bool:
     """Whether a reduction axis is a better vector axis than a free axis of this fitness.
 
-    A reduction axis shorter than a vector is better only if the free axis would be accessed lane by lane.
+    A reduction axis shorter than a vector is better only if the free axis would be accessed lane by lane; one that does
+    not even fill half of one is never, since nothing would be a vector.
     """
-    inside = _fitness(axis, loads)
-    short = (axis.extent.constant or WIDEST) < WIDEST
-    return inside[:1] > outside[:1] if short else inside[:2] > outside[:2]
+    extent, inside = axis.extent.constant or WIDEST, _fitness(axis, loads)
+    if extent < WIDEST // 2:
+        return False
+    return inside[:1] > outside[:1] if extent < WIDEST else inside[:2] > outside[:2]

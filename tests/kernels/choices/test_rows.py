@@ -211,6 +211,17 @@ def test_a_short_row_is_not_worth_parts() -> None:
     assert isinstance(kernel, Kernel) and len(kernel.phases) == 1
 
 
+@pytest.mark.parametrize("terms", [2, 5, 7])
+def test_sums_of_a_few_terms_are_vectors_over_rows(terms: int) -> None:
+    """Vectors over the terms would not be full, and what is computed of the sums would be scalar."""
+    b = Build(18)
+    graph = b.graph(b.node("Tanh", b.node("ReduceSum", b.input("x", "n", terms), b.ints(1), keepdims=0)))
+    kernel = kernel_of(Case("g", graph, {"n": 37}), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    (stored,) = [s for p in kernel.phases for s in statements(p.body) if isinstance(s, Loop) and s.kind == "vector"]
+    assert any(isinstance(s, Store) for s in stored.body)
+
+
 @pytest.mark.parametrize("count", [2, "N"])
 def test_points_of_a_pyramid_are_the_lanes(count: int | str) -> None:
     """Or channels, not heads, whose points lie apart: only what is looked up is gathered, by full vectors."""
