@@ -14,6 +14,7 @@ MOST = 2  # names in one tuple, list, set or text that are no list yet
 # What properties of an operator its definition does not tell: files of lists, and what these are about.
 FACTS = {
     "cost/nodes.py": "kinds of the runtime's own kernels, which are timed",
+    "cost/runtime.py": "the same, with their rates",
     "cost/fusions.py": "chains and activations that the runtime fuses itself",
     "load/branches.py": "ranks that the runtime's recurrent layers demand",
     "emit/body.py": "operators with bfloat16 kernels in the runtime",
