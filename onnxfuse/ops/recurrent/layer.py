@@ -173,8 +173,11 @@ class RecurrentLayer:
         direction, left = self.view.attr("direction", "forward"), self._length(b) - 1 - step
         back = left - step
         other = step if direction == "forward" else step + (back if direction == "reverse" else back * d)
-        guards = (Guard(left, self.steps),) if self.view.has(LENGTHS) else ()
-        return inside(guards, read((other, d, b, row)), const(0, F32))
+        return self._if_any(left, read((other, d, b, row)))
+
+    def _if_any(self, place: Index, value: Scalar) -> Scalar:
+        """A value; 0 where a place in its sequence, from either end, is negative, which only lengths allow."""
+        return inside((Guard(place, self.steps),) if self.view.has(LENGTHS) else (), value, const(0, F32))
 
     def _length(self, b: Index) -> Index:
         """The number of steps of a sequence."""
@@ -226,9 +229,7 @@ class RecurrentLayer:
             if outputs[k]:
                 axes = self.view.axes((self.directions, self.batch, self.units), output=k)
                 end = self._length(Index.of(axes[1])) - 1
-                guards = (Guard(end, self.steps),) if self.view.has(LENGTHS) else ()
-                state = inside(guards, self._state(tag)((end, *here(axes))), const(0, F32))
-                self.made.append(Definition(outputs[k], axes, state))
+                self.made.append(Definition(outputs[k], axes, self._if_any(end, self._state(tag)((end, *here(axes))))))
         return tuple(self.made)
 
     def _state(self, tag: str) -> Element:

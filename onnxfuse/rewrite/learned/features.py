@@ -55,11 +55,11 @@ def _normalized(draft: Draft, node: Node) -> tuple[str, ...]:
     """Rows of zeros, and those whose norm is zero, stay as they are."""
     x, norm = _floats(draft, node), draft.work.view(node).attr("norm", "MAX")
     if norm == "MAX":
-        whole = _of_rows(draft, "ReduceMax", x, 18)
+        whole = _of_rows(draft, "ReduceMax", x)
     elif norm == "L1":
-        whole = _of_rows(draft, "ReduceL1", x, 18)
+        whole = _of_rows(draft, "ReduceL1", x)
     elif norm == "L2":
-        whole = draft.node("Sqrt", (_of_rows(draft, "ReduceSumSquare", x, 18),))
+        whole = draft.node("Sqrt", (_of_rows(draft, "ReduceSumSquare", x),))
     else:
         raise Miss(f"the norm {norm} is not known")
     none = draft.node("Equal", (whole, draft.number(0.0, F32)))
@@ -97,9 +97,9 @@ def _product(draft: Draft, node: Node, columns: int, x: str) -> str:
     return draft.node("Gemm", (x, rows, draft.array(added, F32, "intercepts", node.op)))
 
 
-def _of_rows(draft: Draft, op: str, x: str, since: int) -> str:
-    """A reduction of each row; its axes are an input from version `since` on."""
-    if draft.work.opset >= since:
+def _of_rows(draft: Draft, op: str, x: str) -> str:
+    """A reduction of each row, but a sum; its axes are an input from version 18 on."""
+    if draft.work.opset >= 18:
         return draft.node(op, (x, draft.ints((1,))), {"keepdims": 1})
     return draft.node(op, (x,), {"axes": (1,), "keepdims": 1})
 

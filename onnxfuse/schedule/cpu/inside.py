@@ -12,8 +12,8 @@ from onnxfuse.ir.layout import Layout, Permute, contiguous_along
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.contract import SHALLOW
 from onnxfuse.schedule.analysis.memory import Nest, Place
+from onnxfuse.schedule.nests.nest import fills_half
 from onnxfuse.schedule.nests.tiled import Tiled
 
 
@@ -96,5 +96,4 @@ def along_result(
 
 def _runs_with(offset: Index, last: Index) -> bool:
     """Whether an offset has stride 1 in the axis that `last` consists of, and that axis is worth vectors along it."""
-    deep = (a for a in axes_of(last) if (a.extent.constant or SHALLOW) >= SHALLOW)
-    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in deep)
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE and fills_half(a) for a in axes_of(last))

@@ -151,7 +151,13 @@ def _better_inside(axis: Axis, loads: Sequence[Index], outside: tuple[int, int, 
     A reduction axis shorter than a vector is better only if the free axis would be accessed lane by lane; one that does
     not even fill half of one is never, since nothing would be a vector.
     """
-    extent, inside = axis.extent.constant or WIDEST, _fitness(axis, loads)
-    if extent < WIDEST // 2:
+    if not fills_half(axis):
         return False
-    return inside[:1] > outside[:1] if extent < WIDEST else inside[:2] > outside[:2]
+    inside = _fitness(axis, loads)
+    short = (axis.extent.constant or WIDEST) < WIDEST
+    return inside[:1] > outside[:1] if short else inside[:2] > outside[:2]
+
+
+def fills_half(axis: Axis) -> bool:
+    """Whether vectors along an axis are at least half full, as far as its extent is known."""
+    return (axis.extent.constant or WIDEST) >= WIDEST // 2
