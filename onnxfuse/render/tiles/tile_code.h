@@ -69,7 +69,7 @@ constexpr int UNROLLED = TALL > 6 ? 1 : 2;
       next += ahead.step;                                                  \
     }                                                                      \
     _Pragma("GCC unroll 2") for (int part = 0; part < P::PARTS; part++) {  \
-      auto b0 = P::panel(b, part), b1 = P::panel(b + LANES * ROUND, part); \
+      auto b0 = once(P::panel(b, part)), b1 = once(P::panel(b + LANES * ROUND, part)); \
       _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {            \
         auto one = P::spread(row_at);                                      \
         sum[i][0] = P::add(sum[i][0], one, b0);                            \
