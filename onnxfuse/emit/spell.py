@@ -11,7 +11,7 @@ from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.extents import follows, solved
 from onnxfuse.ir.graph import LIMIT, Attribute, Constant, Decision, Node, Refused
 from onnxfuse.ir.index import ONE, Atom, Common, Div, Index, Least, Mod, Symbol, nonnegative
-from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape
+from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape, Take
 
 
 def refused(reason: str, *nodes: str, unlock: str = "") -> Refused:
@@ -185,6 +185,8 @@ class Spelling:
                 x = self.reshape(x, have, after)
             elif isinstance(step, PadHigh):
                 x = self._cut(x, step.extra)
+            elif isinstance(step, Take):
+                x = self.add("Gather", x, self.ints(step.order), axis=0)
             have = after
         return x
 
@@ -198,6 +200,8 @@ class Spelling:
                 x = self.reshape(x, have, step.shape)
             elif isinstance(step, PadHigh):
                 x = self._pad(x, step.extra, dtype)
+            elif isinstance(step, Take):
+                x = self.add("Gather", x, self.ints(step.order), axis=0)
             else:
                 raise refused("sums of codes are packed when a model is written, not when it runs")
             have = Layout((step,)).shape(have)

@@ -39,11 +39,18 @@ class PadHigh:
 
 
 @dataclass(frozen=True, slots=True)
+class Take:
+    """Element i along the first axis is that at order[i]; each is taken once."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WithSums:
     """8-bit integers (panel, group, column, 4); the 32-bit sums of a panel's columns follow its groups."""
 
 
-Step = Permute | Reshape | PadHigh | WithSums
+Step = Permute | Reshape | PadHigh | Take | WithSums
 _SUMS = PadHigh((0, 1, 0, 0))  # what WithSums does to shapes
 
 
@@ -70,6 +77,8 @@ class Layout:
                 index = tuple(index[p] for p in step.perm)
             elif isinstance(step, Reshape):
                 index = unflatten(flatten(index, logical), step.shape)
+            else:
+                assert not isinstance(step, Take), "layout: elements in a table's order have no index"
             logical = _step_shape(step, logical)
         return index
 
@@ -80,6 +89,8 @@ class Layout:
                 array = array.transpose(step.perm)
             elif isinstance(step, Reshape):
                 array = array.reshape([_static(e) for e in step.shape])
+            elif isinstance(step, Take):
+                array = array[list(step.order)]
             elif isinstance(step, WithSums):
                 array = _with_sums(array)
             else:
@@ -97,6 +108,8 @@ class Layout:
                 back.append((Permute(tuple(int(i) for i in np.argsort(step.perm))), before))
             elif isinstance(step, Reshape):
                 back.append((Reshape(before), before))
+            elif isinstance(step, Take):
+                back.append((Take(tuple(int(i) for i in np.argsort(step.order))), before))
             elif isinstance(step, WithSums):
                 back.append((_SUMS, before))
             else:
@@ -180,6 +193,9 @@ def _step_shape(step: Step, shape: Shape) -> Shape:
     if isinstance(step, Reshape):
         assert product(step.shape) == product(shape), f"layout: {shape} is not {step.shape}"
         return step.shape
+    if isinstance(step, Take):
+        assert shape[0] == Index.of(len(step.order)), f"layout: {step} of {shape}"
+        return shape
     step = _SUMS if isinstance(step, WithSums) else step
     return tuple(e + x for e, x in zip(shape, step.extra, strict=True))
 

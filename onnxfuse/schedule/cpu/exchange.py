@@ -94,13 +94,15 @@ class _Multiplied:
             Bind(last_row, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
         outer, together = self.outer, self.together
-        depth, some = (product(_extents(ranges)) for ranges in (t.ranges, t.ranges[outer:]))
+        some = product(_extents(t.ranges[outer:]))
         first = Axis("pf", self.panel.extent)
         here = (Index.of(self.panel) - first) * some * width if together > 1 else ZERO
         sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
         frame.local(SIDE, some * width * together)
         frame.local(C, tiles * tile_rows * width if outer else Index.of(width * tile_rows))
-        left = Packed(t.left.source, Index.of(at) * depth * tile_rows, 1, some)
+        start = {**dict.fromkeys((*t.ranges, t.lane), ZERO), t.panel: Index.of(at)}
+        filters = frame.places[t.left.source].offset(tuple(substitute(e, start) for e in t.left.index))
+        left = Packed(t.left.source, filters, 1, some)
         right = Panel(SIDE, here, ZERO if outer else Index.of(stop))
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
         finish = _line_by_line if t.pitch else epilogue

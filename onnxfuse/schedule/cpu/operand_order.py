@@ -13,9 +13,8 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, divides
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
-from onnxfuse.schedule.analysis.contract import Contracted, panel_layout
+from onnxfuse.schedule.analysis.contract import Contracted
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
@@ -39,30 +38,31 @@ def operand_of(x: Scalar) -> Load:
     return x
 
 
-def filters_layout(
-    c: Contracted,
-    places: Mapping[str, Place],
-    shapes: Mapping[str, tuple[Index, ...]],
-    constants: Container[str],
-    target: Cpu,
-) -> Layout | None:
-    """The layout of filters as rows of tiles; None if the pixels of the image are not contiguous."""
+def filters_width(c: Contracted, places: Mapping[str, Place], constants: Container[str], target: Cpu) -> int:
+    """How many filters are the rows of a tile; 0 if the pixels of the image are not contiguous."""
     image, filters = c.left, c.right
     if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
-        return None
+        return 0
     if image.source not in places or filters.source not in constants:
-        return None
+        return 0
     if not {image.dtype, filters.dtype} <= {F32, F16}:
-        return None
+        return 0
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
-    if stride is None or not 1 <= (stride.constant or 0) <= FARTHEST:
-        return None
-    tile_rows = rows_of_tiles(c.columns, target.rows)
-    return panel_layout(c, shapes[filters.source], tile_rows, 1)
+    return (
+        rows_of_tiles(c.columns, target.rows) if stride is not None and 1 <= (stride.constant or 0) <= FARTHEST else 0
+    )
 
 
-def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place], target: Cpu) -> Tiled:
-    """The contraction with filters as rows; its columns are pixels that all operands traverse linearly.
+def exchanged(
+    c: Contracted,
+    nest: Nest,
+    image: Load,
+    filters: Load,
+    tiles: tuple[Axis, Axis],
+    places: Mapping[str, Place],
+    target: Cpu,
+) -> Tiled:
+    """The contraction with filters as rows, in `tiles`; its columns are pixels that all operands traverse linearly.
 
     Or they are those of several lines, if that fills panels better: with the elements between lines, or without them,
     where only the image has any and the tails of results have a price.
@@ -75,8 +75,8 @@ def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place
     while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in (read, *walked)):
         at -= 1
     length = product([r.extent for r in c.ranges])
-    filters = replace(operand_of(c.right), dtype=F32)  # widened once, when they are packed
-    single = Tiled(filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at])
+    sides, axes = (filters, image, ()), (c.columns, c.rows[at:], c.ranges, ())
+    single = Tiled(*sides, *axes, length, c.finish, lines=c.rows[:at], panels=tiles)
     if not at or len(c.rows) - at != 1:
         return single
     line, place = c.rows[at - 1 :]

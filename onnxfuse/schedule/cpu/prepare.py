@@ -13,8 +13,8 @@ from functools import partial
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import guarded, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
-from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.layout import PLAIN, channels_last
 from onnxfuse.ir.products import SINGLE, ProductKind, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Scalar, cast, const
@@ -23,14 +23,16 @@ from onnxfuse.lower.scans import Scan, scan_of
 from onnxfuse.lower.scatters import Scatter, scatter_of
 from onnxfuse.ops.spec import Definition, in_order
 from onnxfuse.schedule.analysis.canonical import Canonical, weights_of
-from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.contract import Contracted, quantized_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.heads import Heads, cut_as_read
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
+from onnxfuse.schedule.analysis.joint_weights import JointWeights
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.inside import along_result, layout_inside
-from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_layout, operand_of
+from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_width, operand_of
 from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_of
+from onnxfuse.schedule.cpu.weight_panels import in_panels, joined_parts, panel_axes
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.prepared import Prepared
@@ -53,10 +55,13 @@ def prepare(
     With `exchange`, contractions have their operands exchanged if the image is channels first. Without `lanes`,
     convolutions in small groups have register tiles of each group too.
     """
-    weights = weights_of(c.definitions, constants)
-    while (done := _prepared(c, constants, weights, target, half, exchange=exchange, lanes=lanes)).torn:
-        weights -= done.torn
-    return done
+    weights, joint = weights_of(c.definitions, constants), dict[tuple[str, int], JointWeights]()
+    while True:
+        done = _prepared(c, constants, weights, target, half, joint, exchange=exchange, lanes=lanes)
+        found = {} if joint else joined_parts(done)
+        if not done.torn and not found:
+            return done
+        weights, joint = weights - done.torn, found
 
 
 def _prepared(
@@ -65,12 +70,13 @@ def _prepared(
     weights: frozenset[str],
     target: Cpu,
     half: DType | None,
+    joint: Mapping[tuple[str, int], JointWeights],
     *,
     exchange: bool,
     lanes: bool,
 ) -> Prepared:
-    """The jobs, where tiles may have some `weights` in panels."""
-    done = _begun(c)
+    """The jobs, where tiles may have some `weights` in panels; what is read in parts may have a `joint` matrix."""
+    done = _begun(c, joint)
     given = dict(done.places)  # as the group reads them; weights may be packed for an earlier definition
     outputs = {p.name for p in c.outputs}
     heads, cuts = Heads(), cut_as_read(c.definitions, weights)
@@ -112,9 +118,9 @@ def _prepared(
     return done
 
 
-def _begun(c: Canonical) -> Prepared:
+def _begun(c: Canonical, joint: Mapping[tuple[str, int], JointWeights]) -> Prepared:
     """The places of parameters, and of values that have a layout."""
-    done = Prepared([], {}, {}, {})
+    done = Prepared([], {}, {}, {}, joint=joint)
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
@@ -156,18 +162,18 @@ def _tiled_inside(
 
 def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     """The contraction with exchanged operands, over an image copied with its padding."""
-    layout = filters_layout(c, done.places, done.shapes, constants, target)
-    if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
+    tile_rows = filters_width(c, done.places, constants, target)
+    tiles = panel_axes(c, tile_rows) if tile_rows else None
+    panels = tiles and in_panels(c, tiles, F32, 1, done)
+    if tiles is None or panels is None or not panels.free(done):
         return None
-    image, filters = operand_of(c.left), operand_of(c.right)
+    image = operand_of(c.left)
     if image.guards:
         padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
         if padded is None or padded[1].guards:
             return None
         image = replace(padded[1], source=done.add(replace(padded[0], value=cast(padded[0].value, F32))), dtype=F32)
-    done.layouts[filters.source], done.types[filters.source] = layout, F32
-    done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
-    return exchanged(c, nest, image, done.places, target)
+    return exchanged(c, nest, image, panels.taken(done), tiles, done.places, target)
 
 
 def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[ProductKind, ...]:
@@ -196,7 +202,7 @@ def _tiled_channels(how: ProductKind, c: Contracted, done: Prepared, target: Cpu
     segments = (across,) if lines else ()
     if not few_enough(ranges) or any(coefficient(offset, r) is None for r in ranges):
         return None
-    panels, length = _panel_axes(c, target.panel), length if lines else across.extent
+    panels, length = panel_axes(c, target.panel), length if lines else across.extent
     right = _quantized_right(replace(c, ranges=ranges), panels, segments, length, done)
     if right is None:
         return None
@@ -223,7 +229,7 @@ def _tiled_as(how: ProductKind, c: Contracted, done: Prepared, constants: Contai
     c = replace(c, ranges=ranges)
     if not how.takes(length.constant, product([s.extent for s in segments]).constant or 1):
         return None
-    panels = _panel_axes(c, target.panel)
+    panels = panel_axes(c, target.panel)
     if how.exact:
         right = _quantized_right(c, panels, segments, length, done)
     else:
@@ -239,7 +245,7 @@ def _tiled_along_rows(c: Contracted, done: Prepared, constants: Container[str], 
     """The contraction with a left side that is packed by copying: the steps of k as they lie in memory."""
     left = operand_of(c.left)
     ranges = tuple(order_of(c.ranges, done.places[left.source].offset(left.index)))
-    c, panels = replace(c, ranges=ranges), _panel_axes(c, target.panel)
+    c, panels = replace(c, ranges=ranges), panel_axes(c, target.panel)
     right = _right(c, panels, done, constants, SINGLE)
     if right is None:
         return None
@@ -258,12 +264,6 @@ def _read_in_order(
     ranges = tuple(order_of(c.ranges, offset))
     pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
     return (ranges, *pieces) if pieces is not None and few_enough(pieces[0]) else None
-
-
-def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
-    """The axes of a right side in panels: panel, and column in the panel."""
-    count = floor_div(product([a.extent for a in c.columns]) + (width - 1), Index.of(width))
-    return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
 
 
 def _joined(c: Contracted, done: Prepared, how: ProductKind) -> tuple[KSubrange, ...]:
@@ -370,22 +370,14 @@ def _right(
 ) -> Load | None:
     """The right side in panels: a constant in panel layout, or a copy made at run time."""
     panel, lane = panels
-    count, width = panel.extent, lane.extent.constant or 1
-    right = c.right
+    width, right = lane.extent.constant or 1, c.right
     n = product([a.extent for a in c.columns])
     at = (*map(Index.of, c.batch), Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants and (how == SINGLE or not c.batch):
-        stored = how.right
-        layout = panel_layout(c, done.shapes[right.source], width, how.step)
-        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, stored) == stored
-        if layout is not None and free and (right.dtype == stored or how != SINGLE):
-            done.layouts[right.source], done.types[right.source] = layout, stored
-            done.panels.add(right.source)
-            sizes = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
-            shape = (*(a.extent for a in c.batch), *sizes)
-            done.places[right.source] = Place(right.source, stored, lambda index: flatten(index, shape))
-            return Load(right.source, at, stored)
-        if layout is not None and right.dtype == F32:
+        packed = in_panels(c, panels, how.right, how.step, done)
+        if packed is not None and packed.free(done) and (right.dtype == how.right or how != SINGLE):
+            return packed.taken(done)
+        if packed is not None and right.dtype == F32:
             return None
     if how != SINGLE:
         return None

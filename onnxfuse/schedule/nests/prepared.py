@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.contract import Contracted
+from onnxfuse.schedule.analysis.joint_weights import JointWeights
 from onnxfuse.schedule.analysis.memory import Place, dense, nest_of
 from onnxfuse.schedule.nests.jobs import Job, equal_copy
 
@@ -16,7 +19,8 @@ from onnxfuse.schedule.nests.jobs import Job, equal_copy
 class Prepared:
     """Jobs in order, the places of parameters and temporaries, and the layouts and storage dtypes of packed weights.
 
-    Of `panels`, constants in the panels of some contraction, only tiles can read elements.
+    Of `panels`, constants in the panels of some contraction, only tiles can read elements. What contractions
+    read of a constant in part, in panels of a width, has a place in a `joint` matrix; they are `partly` if it has none.
     """
 
     jobs: list[Job]
@@ -25,6 +29,8 @@ class Prepared:
     shapes: dict[str, tuple[Index, ...]]
     types: dict[str, DType] = field(default_factory=dict)
     panels: set[str] = field(default_factory=set)
+    joint: Mapping[tuple[str, int], JointWeights] = field(default_factory=dict)
+    partly: dict[tuple[str, int], list[Contracted]] = field(default_factory=dict)
 
     @property
     def torn(self) -> frozenset[str]:

@@ -36,11 +36,12 @@ class Tiled:
     of both sides, both are quantized, and the right side's panels interleave groups of four k (`code_panels`). If the
     left side is a concatenation along k, `parts` are its tensors, to be packed or read in segments that do not span
     two of them, and `left` is the first.
-    With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
-    are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
-    one line to the next: positions behind the end of a line are computed too, but not stored. With `channels`, columns
-    are contiguous in `left` and have windows of their own: `segments` of `length` elements, each with a pointer. A left
-    side that is contiguous `along_rows` instead, of all of them as one axis, is packed: its `length` is that of k.
+    With `lines`, operands are exchanged: `left` are constant filters in tiles, as panels are, `right` is read in place,
+    and `lines` are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them,
+    `pitch` from one line to the next: positions behind the end of a line are computed too, but not stored. With
+    `channels`, columns are contiguous in `left` and have windows of their own: `segments` of `length` elements, each
+    with a pointer. A left side that is contiguous `along_rows` instead, of all of them as one axis, is packed: its
+    `length` is that of k.
     """
 
     left: Load
@@ -57,20 +58,20 @@ class Tiled:
     parts: tuple[KSubrange, ...] = ()
     lines: tuple[Axis, ...] | None = None
     pitch: int = 0
-    panels: tuple[Axis, Axis] | None = None  # axes of the right side: panel, and column in the panel
+    panels: tuple[Axis, Axis] | None = None  # axes of the side in panels: panel, and column in the panel
     channels: bool = False
     along_rows: bool = False
 
     @property
     def panel(self) -> Axis:
-        """The axis of the right side that numbers panels."""
-        assert self.panels is not None, "schedule: sides that are exchanged have no panels"
+        """The axis that numbers panels."""
+        assert self.panels is not None, "schedule: no side is in panels"
         return self.panels[0]
 
     @property
     def lane(self) -> Axis:
-        """The axis of the right side over the columns of a panel."""
-        assert self.panels is not None, "schedule: sides that are exchanged have no panels"
+        """The axis over the columns of a panel."""
+        assert self.panels is not None, "schedule: no side is in panels"
         return self.panels[1]
 
     @property
