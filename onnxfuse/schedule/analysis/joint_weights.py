@@ -55,16 +55,21 @@ class _Part:
     rows: _Places
     columns: _Places
 
+    @property
+    def key(self) -> tuple[int, bytes, bytes]:
+        """Equal for parts of the same elements in the same order."""
+        return self.first, self.rows.tobytes(), self.columns.tobytes()
+
 
 def joint_weights(parts: Sequence[Contracted], shape: Shape) -> JointWeights | None:
     """The matrix of a constant that these contractions read completely, each element once; else None.
 
     They have the same columns, which are an axis of the constant from end to end, or the same rows that are.
     """
-    extents = tuple(e.constant or 0 for e in shape)
-    found = [part for c in parts if (part := _part(c, shape)) is not None]
-    if len(found) < len(parts) or not all(extents):
+    extents, read = tuple(e.constant or 0 for e in shape), [_part(c, shape) for c in parts]
+    if not all(extents) or any(p is None for p in read):
         return None
+    found = list({p.key: p for p in read if p is not None}.values())  # one may be read again, at another step
     by_rows = _joined([p.first + p.rows for p in found], [p.columns for p in found], extents)
     if by_rows is not None:
         steps, begins = by_rows

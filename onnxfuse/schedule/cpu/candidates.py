@@ -19,7 +19,7 @@ from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Cpu
 
 USUAL_ROWS = 128  # assumed number of rows, where it is not known
-IMAGE_SIDE = 32  # assumed extent of an image, likewise
+IMAGE_SIDE = 24  # assumed extent of an image, likewise: lines that fill no panel have their price
 LARGER = 8  # factor of the larger size at which open sizes are ranked too
 MOST_DOUBLINGS = 20  # of assumed sizes that make an extent 0
 MANY = 8  # factor from the cores of the machine class to many cores

@@ -93,8 +93,8 @@ class _Multiplied:
             Bind(Axis("m0", row.extent), Index.of(at) * tile_rows),
             Bind(last_row, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
-        outer, together = self.outer, self.together
-        some = product(_extents(t.ranges[outer:]))
+        (outer, steps), together = self.parts, self.together
+        some = product(_extents(t.ranges[outer:])) * steps
         first = Axis("pf", self.panel.extent)
         here = (Index.of(self.panel) - first) * some * width if together > 1 else ZERO
         sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
@@ -103,22 +103,26 @@ class _Multiplied:
         start = {**dict.fromkeys((*t.ranges, t.lane), ZERO), t.panel: Index.of(at)}
         filters = frame.places[t.left.source].offset(tuple(substitute(e, start) for e in t.left.index))
         left = Packed(t.left.source, filters, 1, some)
-        right = Panel(SIDE, here, ZERO if outer else Index.of(stop))
+        right = Panel(SIDE, here, Index.of(stop))
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
         finish = _line_by_line if t.pitch else epilogue
         stored = finish(self.job, frame, self.panel, width, row, Index.of(last_row), sums)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
+        lanes = self.target.lanes
+        used = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
         if outer:
-            part = Axis("d", product(_extents(t.ranges[:outer])))
-            digits = dict(zip(t.ranges[:outer], unflatten(Index.of(part), _extents(t.ranges[:outer])), strict=True))
+            *before, last = t.ranges[:outer]
+            counts = (*_extents(before), floor_div(last.extent, Index.of(steps)))
+            part, within = Axis("d", product(counts)), Axis("dd", Index.of(steps))
+            *first_digits, digit = unflatten(Index.of(part), counts)
+            digits = dict(zip(before, first_digits, strict=True)) | {last: digit * steps + (within if steps > 1 else 0)}
+            inner = (*((within,) if steps > 1 else ()), *t.ranges[outer:])
             tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
-            made = (*self.side(stop, Index.of(width), digits, here), Loop(at, ZERO, tiles, "serial", (tile,)))
+            made = (*self.side(stop, used, inner, digits, here), Loop(at, ZERO, tiles, "serial", (tile,)))
             parts = Loop(part, ZERO, part.extent, "serial", made)
             last_loop = Loop(at, ZERO, tiles, "serial", (*window, *stored))
             return Loop(self.panel, begin, end, "serial", (known, parts, last_loop))
-        lanes = self.target.lanes
-        used = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
-        packed: tuple[Stmt, ...] = (known, *self.side(stop, used, {}, here))
+        packed: tuple[Stmt, ...] = (known, *self.side(stop, used, t.ranges, {}, here))
         if together == 1:
             multiplied = Loop(at, ZERO, tiles, "serial", (*window, tile, *stored))
             return Loop(self.panel, begin, end, "serial", (*packed, multiplied))
@@ -154,7 +158,7 @@ class _Multiplied:
         pixels, depth = t.places.constant, product(_extents(t.ranges)).constant
         if t.pitch or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
             return 1
-        if self.outer or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
+        if self.parts[0] or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
             return 1
         return max(1, min(TOGETHER, int(NEAR * self.target.l1_bytes) // (F32.bytes * self.width * depth)))
 
@@ -192,26 +196,33 @@ class _Multiplied:
         return (Loop(row, self.frame.first, end, "serial", (fetched,)),)
 
     @property
-    def outer(self) -> int:
-        """How many of the reduction axes, from the first one on, iterate over parts of the reduction."""
+    def parts(self) -> tuple[int, int]:
+        """How many of the reduction axes, from the first one on, iterate over parts of the reduction, and how many
+        steps of the last of these a part has.
+        """
         room = NEAR * self.target.l1_bytes / (F32.bytes * self.width)
         tile_rows, all_rows = self.frame.tile_rows, product(_extents(self.tiled.rows))
         rows = floor_div(all_rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows
         extents = [a.extent.constant for a in self.tiled.ranges]
         known = [e for e in extents if e is not None]
         if len(known) < len(extents) or (rows.constant or room + 1) > room:
-            return 0
-        return next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
+            return 0, 1
+        outer = next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
+        if not outer:
+            return 0, 1
+        last, inner = known[outer - 1], prod(known[outer:])
+        return outer, max(n for n in range(1, last + 1) if last % n == 0 and n * inner <= room)
 
-    def side(self, stop: Axis, end: Index, digits: Mapping[Axis, Index], place: Index) -> tuple[Stmt, ...]:
-        """Packs a panel of pixels to `place`: a row of whole vectors for each step of the reduction.
+    def side(
+        self, stop: Axis, end: Index, inner: Sequence[Axis], digits: Mapping[Axis, Index], place: Index
+    ) -> tuple[Stmt, ...]:
+        """Packs a panel of pixels to `place`: a row of whole vectors for each step of the `inner` reduction axes.
 
         It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow. Where it
         begins in one line and ends in the next, its rows are blends of vectors of both.
         """
         t, width = self.tiled, self.width
         lane, first = Index.of(Axis("j", Index.of(width))), Index.of(self.panel) * width
-        inner = [r for r in t.ranges if r not in digits]
         step = flatten(tuple(map(Index.of, inner)), _extents(inner))
 
         def pixels(columns: Sequence[Index]) -> Load:
