@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ class _Evaluator:
             return made
         parts = [self.scalar(b, inner) for b in x.body]
         outer = np.broadcast_shapes(*(p.shape for p in parts))[: len(frame)]
-        flat = [np.broadcast_to(p, outer + counts).reshape((*outer, -1)) for p in parts]
+        flat = [np.broadcast_to(p, outer + counts).reshape((*outer, prod(counts))) for p in parts]
         monoid = MONOIDS[x.combine]
         if monoid.numpy is None:
             pick = np.argmax(flat[0], -1) if x.combine == "argmax" else np.argmin(flat[0], -1)
