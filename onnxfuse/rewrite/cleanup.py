@@ -23,6 +23,7 @@ _RESHAPE = frozenset({"Reshape"})
 _WRITES = frozenset({"ScatterElements", "ScatterND"})
 _FILLED = 1 << 20  # largest value of moved constants, in bytes, that is materialized to fold a scatter of it
 _FACTORS = frozenset({"Cast", "Mul", "Sub"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -42,7 +43,8 @@ def fold(work: MutableGraph, at: int, trust: bool) -> Draft:
 def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
-    if row is not None and row.codes:
+    filters = node.op == "DequantizeLinear" and _is_filter(work, node)
+    if row is not None and row.codes and not filters:
         raise NoMatch("Q and DQ nodes are not folded, since quantized constants are smaller")
     filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
@@ -50,7 +52,7 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
             filled |= _filled(work, node, i)
     constants = {**work.constants, **filled} if filled else work.constants
     definitions = work.definitions(at)
-    weights = node.op == "Cast" and _is_weight(work, node)
+    weights = filters or (node.op == "Cast" and _is_weight(work, node))
     return folded(definitions, node.outputs, constants, weights=weights, by=scattered(node, constants))
 
 
@@ -73,6 +75,20 @@ def _is_weight(work: MutableGraph, node: Node) -> bool:
             return False
         value = reader.outputs[0]
     return False
+
+
+def _is_filter(work: MutableGraph, node: Node) -> bool:
+    """Whether codes become filters or bias of a convolution of an image that is not quantized, and nothing else.
+
+    The runtime computes such a convolution in floating point too, and dequantizes its filters in each run.
+    """
+    source, value = work.constants.get(node.inputs[0]), node.outputs[0]
+    if source is None or not work.single_use(value):
+        return False
+    (reader,) = (work.nodes[at] for at in work.users[value])
+    image = work.maker.get(reader.inputs[0])
+    quantized = image is not None and work.nodes[image].op == "DequantizeLinear"
+    return reader.op in _CONVOLUTIONS and reader.inputs[0] != value and not quantized
 
 
 def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:

@@ -21,7 +21,7 @@ from onnxfuse.runtime import entries
 from onnxfuse.runtime.binding import Bound
 from onnxfuse.runtime.memory import trim
 from onnxfuse.runtime.provider import CPU, Provider, preload
-from onnxfuse.runtime.shared_codes import with_codes_apart
+from onnxfuse.runtime.shared_codes import lacks_zero_points, with_codes_apart
 from onnxfuse.target import ISA
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -69,8 +69,8 @@ def options(
     made.enable_cpu_mem_arena = arena
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
+    made.add_session_config_entry(_EXACT_CODES, "1" if lean and saturates() else "0")
     if lean:
-        made.add_session_config_entry(_EXACT_CODES, "1")
         made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if disabled:
         made.add_session_config_entry(entries.DISABLE, ",".join(disabled))
@@ -159,6 +159,8 @@ def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: P
     def opened(of: str | bytes) -> ort.InferenceSession:
         return ort.InferenceSession(of, session_options, providers=provider.listed)
 
+    if session_options.get_session_config_entry(_EXACT_CODES) == "1" and lacks_zero_points(model):
+        session_options.add_session_config_entry(_EXACT_CODES, "0")
     try:
         return opened(model)
     except Exception as problem:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 from onnx.inliner import inline_local_functions
 
@@ -38,6 +39,20 @@ def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> 
                     copy.name = node.input[at] = f"{name}%{read[name]}"
                 read[name] += 1
     return bytes(made.SerializeToString())
+
+
+def lacks_zero_points(model: str | bytes) -> bool:
+    """Whether codes of a model, a file or serialized, are dequantized without zero points.
+
+    The runtime's optimizations that make products exact give codes of several scales a single zero point then, with
+    which they cannot be dequantized. False for what is no model.
+    """
+    try:
+        proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+    except (DecodeError, OSError):
+        return False
+    nodes = (*all_nodes(proto.graph), *(n for f in proto.functions for n in f.node))
+    return any(n.op_type == "DequantizeLinear" and not any(n.input[2:]) for n in nodes)
 
 
 def _codes(model: ModelProto) -> Iterator[TensorProto]:

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxfuse.runtime.engine import open_session, options, run
-from onnxfuse.runtime.shared_codes import with_codes_apart
+from onnxfuse.runtime.shared_codes import lacks_zero_points, with_codes_apart
 
 DEPTH = 64
 # Two products that read one zero point, in a graph and in a function that makes it.
@@ -59,3 +59,24 @@ def test_each_node_reads_its_own_constants(text: str) -> None:
 def test_functions_with_kernels_stay() -> None:
     kept = onnx.load_from_string(with_codes_apart(model(IN_FUNCTION).SerializeToString(), lambda domain: domain == "f"))
     assert [n.op_type for n in kept.graph.node] == ["both"]
+
+
+FILTERS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 4, 5, 6] x) => (float[1, 8, 5, 6] y) {
+  w = DequantizeLinear <axis = 0> (codes, scales)
+  y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w)
+}"""
+
+
+@pytest.mark.parametrize("file", [False, True], ids=["bytes", "file"])
+def test_codes_of_several_scales_need_no_zero_points(file: bool, tmp_path: Path) -> None:
+    """With the option for exact products the runtime gives them one for all, and fails when the model runs."""
+    proto, rng = onnx.parser.parse_model(FILTERS), np.random.default_rng(0)
+    codes, scales = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8), rng.random(8).astype(np.float32)
+    proto.graph.initializer.extend(numpy_helper.from_array(x, n) for x, n in ((codes, "codes"), (scales, "scales")))
+    onnx.save(proto, tmp_path / "m.onnx")
+    given = str(tmp_path / "m.onnx") if file else proto.SerializeToString()
+    assert lacks_zero_points(given) and not lacks_zero_points(model(IN_GRAPH).SerializeToString())
+    x = {"x": rng.random((1, 4, 5, 6)).astype(np.float32)}
+    (exact,), (usual,) = (run(open_session(given, options(lean=lean)), x) for lean in (True, False))
+    np.testing.assert_allclose(exact, usual, rtol=1e-5, atol=1e-3)
