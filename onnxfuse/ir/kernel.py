@@ -237,11 +237,12 @@ class HorizontalReduce:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A software prefetch of `count` elements that a later iteration reads; it has no semantics."""
+    """A software prefetch of `count` elements, to L2 or the `near` L1, that are used later; it has no semantics."""
 
     buffer: str
     offset: Index
     count: int
+    near: bool = False
 
 
 Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers

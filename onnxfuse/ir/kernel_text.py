@@ -252,7 +252,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
         case HorizontalReduce():
             return f"reduce lanes {s.target} = {s.combine} of {s.source} for {s.rows!r} rows of {s.lanes}"
         case Prefetch():
-            return f"prefetch {s.buffer}[{s.offset!r}], {s.count}"
+            return f"prefetch {s.buffer}[{s.offset!r}], {s.count}" + (" near" if s.near else "")
         case _:
             assert_never(s)
 

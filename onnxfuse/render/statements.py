@@ -55,7 +55,8 @@ class CppPrinter(c_family.StatementPrinter):
                 rows = f"(int)({index(s.rows)})"
                 self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
             case Prefetch():
-                self.put(f"touch<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
+                touch = "touch_near" if s.near else "touch"
+                self.put(f"{touch}<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
             case Sync() | CopyAsync() | Commit() | Wait() | Mma() | Asynchronous():
                 raise TypeError(f"{type(s).__name__} is a statement of threads, and C++ is for tasks")
             case _:

@@ -57,6 +57,7 @@ class Cpu(Target):
     stored: float = 2.0  # ways of a line that is stored to a cache: 1 where it is fetched and written back at a time
     reread: float = inf  # times that a thread fetches from memory at most what several loops of a phase load
     early_lines: tuple[float, float] = (1.0, inf)  # as in `EarlyLines`, of results that exceed these shares of L2
+    near_lines: float = inf  # share of L2 that a result exceeds whose lines are fetched to L1 before they are computed
     streams: float = inf  # of lines that its prefetchers follow at a time: loops over more fetch what they read next
     tail: float = 0.0  # cycles that the last vector of a loop takes longer to store if it is not whole
     masks: bool = False  # whether a masked load is as fast as another one
@@ -131,7 +132,7 @@ CPUS: dict[str, Cpu] = {
         ).on(PROCESSORS["sapphire-rapids"]),
         Cpu(
             "x86-64-v4", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=32 * _K, l2_bytes=1 * _M,
-            gflops=200.0, bandwidth=20.0, masks=True,
+            gflops=200.0, bandwidth=20.0, masks=True, near_lines=1.0,
         ),
         Cpu(
             "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,

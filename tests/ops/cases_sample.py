@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from tests.ops.case import Case, data
@@ -41,6 +43,13 @@ def edges() -> list[Case]:
     out.append(Case("GridSample", (image, np.float32([[[[2.0, 2.0], [-0.2, 0.3]]]])), {}, 20, factor=STEPS, note="inf"))
     places = np.stack([far, np.zeros_like(far)], -1)[None, None]
     out.append(Case("GridSample", (data(1, 1, 3, 3), places), {}, 20, factor=STEPS, note="far"))
+    for mode, padding in product(("linear", "nearest"), ("zeros", "border", "reflection")):
+        lost = np.array([[np.nan, np.inf, -np.inf, 1e30, -6e18, 0.25]], np.float32)
+        places = np.stack([lost, np.zeros_like(lost)], -1)[None]
+        for corners in (0, 1):  # the lower edge, where coordinates fit no integer: ONNX does not say
+            attrs = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+            made = Case("GridSample", (data(1, 1, 3, 3), places), attrs, 20, factor=STEPS, wrong="onnx", note="lost")
+            out.append(made)
     return out
 
 

@@ -1,7 +1,8 @@
 """The row of GridSample: an image read at places that a grid of coordinates names.
 
 Places and distances are intermediate values of the node, computed once for each point of the grid in the order of
-operations of ONNX Runtime, whose last bit decides which elements are read. Nothing outside of the image is read.
+operations of ONNX Runtime, whose last bit decides which elements are read. Nothing outside of the image is read, and a
+coordinate that is not finite, or fits no integer, is the lower edge's, as in ONNX Runtime 1.32.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Lift, Stages, number, wide
 
 _FAR = 4  # elements beyond which no tap of a point outside reaches into the image
+_FITS = 2.0**62  # the size of coordinates from which on the runtime takes the lower edge instead
 _CUBIC = -0.75  # of the cubic convolution kernel (Keys, 1981)
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names until opset 19
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -84,8 +86,7 @@ def _axis(stages: Stages, how: _Manner, points: At, at: int, extent: Index, give
     def low(point: At) -> Scalar:
         """As an integer; what is farther outside of the image than any tap reaches is brought nearer first."""
         x = apply("floor", coordinate(point))
-        near = apply("max", apply("min", x, number(extent + _FAR, F32)), const(-_FAR, F32))
-        return cast(apply("select", apply("isnan", near), const(-_FAR, F32), near), I32)
+        return cast(apply("max", apply("min", x, number(extent + _FAR, F32)), const(-_FAR, F32)), I32)
 
     def part(point: At) -> Scalar:
         x = coordinate(point)
@@ -191,8 +192,9 @@ def _pixels(how: _Manner, x: Scalar, extent: Index) -> Scalar:
 
 def _kept(how: _Manner, x: Scalar, extent: Index) -> Scalar:
     """A coordinate brought into the image, where the padding mode does so; for the nearest element, rounded."""
-    x = apply("round", x) if how.mode == "nearest" else x
     low, high = _edges(how, extent)
+    x = apply("select", apply("less", apply("abs", x), const(_FITS, F32)), x, low)
+    x = apply("round", x) if how.mode == "nearest" else x
     outside = apply("or", apply("less", x, low), apply("greater", x, high))
     if how.padding == "border":
         held = apply("max", apply("min", x, number(extent - 1, F32)), const(0, F32))

@@ -256,6 +256,13 @@ template <int Count, class T> ONNXFUSE_INLINE void touch(const T* p) {
   for (int i = 0; i < Count; i += (int)(64 / sizeof(T))) prefetch_l2(p + i);
 }
 
+// The same to L1: of lines that are used soon, the one that the last element is in too.
+template <int Count, class T> ONNXFUSE_INLINE void touch_near(const T* p) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Count; i += (int)(64 / sizeof(T))) prefetch_l1(p + i);
+  prefetch_l1(p + Count - 1);
+}
+
 // ---- arithmetic with the rules of ONNX ----
 
 constexpr uint8_t unsigned_like(int8_t) { return 0; }

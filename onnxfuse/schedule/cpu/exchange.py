@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from onnxfuse.cost.serial import elements, multiply_adds
-from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
@@ -21,7 +21,7 @@ from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, cons
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
-from onnxfuse.schedule.cpu.tiles import C, Span, epilogue
+from onnxfuse.schedule.cpu.tiles import C, Span, epilogue, exceeds
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, walks_as_one
@@ -124,7 +124,8 @@ class _Multiplied:
             return Loop(self.panel, begin, end, "serial", (known, parts, last_loop))
         packed: tuple[Stmt, ...] = (known, *self.side(stop, used, t.ranges, {}, here))
         if together == 1:
-            multiplied = Loop(at, ZERO, tiles, "serial", (*window, tile, *stored))
+            finished = (*window, *self.near_results(Index.of(last_row)), tile, *stored)
+            multiplied = Loop(at, ZERO, tiles, "serial", finished)
             return Loop(self.panel, begin, end, "serial", (*packed, multiplied))
         stored = tuple(x for x in stored if x != known)  # bound before the tile
         finished = (known, tile, *self.next_results(together, Index.of(last_row)), *stored)
@@ -184,7 +185,23 @@ class _Multiplied:
             made = Loop(r, ZERO, r.extent, "serial", (made,))
         return (made,)
 
-    def next_results(self, after: int, end: Index) -> tuple[Stmt, ...]:
+    def near_results(self, end: Index) -> tuple[Stmt, ...]:
+        """Fetches the lines that a tile is stored to before it is multiplied, if they are expected beyond L2.
+
+        Not beside what an epilogue reads by pixels, and not where a panel is stored to several lines.
+        """
+        t, nest = self.tiled, self.job.nest
+        read = [n for n in walk(t.finish) if isinstance(n, Load) and n.source != "%acc"]
+        if t.pitch or any(axes_of(e) & set(t.columns) for n in read for e in n.index):
+            return ()
+        most = self.target.near_lines * self.target.l2_bytes / nest.dtype.bytes
+        guards = exceeds(product(nest.shape), most)
+        if guards is None:
+            return ()
+        fetched = self.next_results(0, end, near=True)
+        return (When(guards, fetched),) if guards else fetched
+
+    def next_results(self, after: int, end: Index, *, near: bool = False) -> tuple[Stmt, ...]:
         """Fetches the lines that the panel so many panels later is stored to, in the rows of a tile."""
         t, row, nest = self.tiled, self.frame.row, self.job.nest
         assert row is not None
@@ -192,7 +209,7 @@ class _Multiplied:
         values = dict(zip(t.columns, unflatten(at, _extents(t.columns)), strict=True))
         dims = tuple(substitute(substitute(e, values), self.frame.shared) for e in nest.dims)
         place = self.frame.places[nest.name]
-        fetched = Prefetch(place.buffer, place.offset(dims), self.width)
+        fetched = Prefetch(place.buffer, place.offset(dims), self.width, near)
         return (Loop(row, self.frame.first, end, "serial", (fetched,)),)
 
     @property

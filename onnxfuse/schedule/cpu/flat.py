@@ -24,6 +24,7 @@ from onnxfuse.schedule.nests.nest import (
     indices_to_fuse,
     offsets_of,
     order_of,
+    steps_of,
     strided,
     walks_as_one,
 )
@@ -52,7 +53,7 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
     harmless = {a for a in axes if split_points(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
     loops = free_loops(goals[-1], axes, harmless)
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
-    loops = _behind_records(goals, loops)
+    loops = _behind_records(goals, _as_read(goals, loops))
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
     record = _record(goals, loops)
     if record is not None:
@@ -129,6 +130,16 @@ def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
         return None
     few = (level.axis for level in loops[:-1] if coefficient(goal.offset, level.axis) == ONE)
     return next((a for a in few if pitch == a.extent and a.extent.constant in RECORDS), None)
+
+
+def _as_read(goals: list[Goal], loops: list[Level]) -> list[Level]:
+    """Loops around reductions that are vectors themselves, in the order of what is read: more than what is stored."""
+    steps = steps_of(goals[0].value)
+    if len(goals) != 1 or any(level.kind == "vector" for level in loops) or not steps:
+        return loops
+    read = max(steps, key=lambda e: steps[e])
+    at = {axis: k for k, axis in enumerate(order_of([level.axis for level in loops], read))}
+    return sorted(loops, key=lambda level: at[level.axis])
 
 
 def _by_blocks(goal: Goal, axis: Axis) -> bool:

@@ -253,10 +253,10 @@ NEVER = EarlyLines()
 def early_lines(job: Job, target: Cpu) -> EarlyLines:
     """For the result of a job: where it exceeds a share of L2."""
     size, elements = product(job.nest.shape), target.l2_bytes / job.nest.dtype.bytes
-    return EarlyLines(*(_exceeds(size, share * elements) for share in target.early_lines))
+    return EarlyLines(*(exceeds(size, share * elements) for share in target.early_lines))
 
 
-def _exceeds(size: Index, number: float) -> tuple[Guard, ...] | None:
+def exceeds(size: Index, number: float) -> tuple[Guard, ...] | None:
     """The guards under which a size exceeds a number; None if it never does."""
     if size.constant is not None or number == inf:
         return () if (size.constant or 0) > number else None

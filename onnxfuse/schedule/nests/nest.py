@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, Symbol, atoms, axes_of
@@ -13,6 +14,7 @@ from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
 WIDE = ("sum", "prod", "max", "maxnum", "min")  # monoids that vector accumulators can compute lane by lane
+_ONCE: Mapping[Index, int] = {}  # all reads are made once for each element
 RECORDS = (2, 3, 4)  # record lengths for which vectors are interleaved when they are stored
 
 
@@ -46,28 +48,47 @@ def offsets_of(x: Scalar) -> list[Index]:
     return [n.index[0] for n in walk(x) if isinstance(n, Load) and n.index]
 
 
-def strided(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) -> int:
+def steps_of(x: Scalar) -> dict[Index, int]:
+    """How often loads of x are made for each element: at each step of reductions around them, up to WIDEST times."""
+    ranges = {r for n in walk(x) if isinstance(n, Reduce) for r in n.ranges}
+    found: dict[Index, int] = {}
+    for e in offsets_of(x):
+        taken = [r.extent.constant or WIDEST for r in axes_of(e) & ranges]
+        found[e] = min(prod(taken), WIDEST)
+    return found
+
+
+def strided(
+    axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = (), steps: Mapping[Index, int] = _ONCE
+) -> int:
     """How many accesses would be made lane by lane if this axis were vectorised."""
     found = [(coefficient(e, axis), e, at) for at, part in enumerate((reads, stores)) for e in part]
     apart = [(e, stride, at) for stride, e, at in found if stride not in (ZERO, ONE) and grouped(e, axis) is None]
     apart = [(e, stride, at) for e, stride, at in apart if at or stride is not None or most_step(e, axis) != 1]
-    return sum(bool(at) or stride is None or stride.constant not in NEAR for _, stride, at in apart)
+    slow = [(e, at) for e, stride, at in apart if at or stride is None or stride.constant not in NEAR]
+    return sum(1 if at else steps.get(e, 1) for e, at in slow)
 
 
-def _fitness(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) -> tuple[int, int, int]:
+def _fitness(
+    axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = (), steps: Mapping[Index, int] = _ONCE
+) -> tuple[int, int, int]:
     """How well an axis vectorises: few strided accesses, then many contiguous ones, then its extent."""
     good = sum(coefficient(e, axis) == ONE for e in (*reads, *stores))
     extent = axis.extent.constant
-    return (-strided(axis, reads, stores), good, min(extent if extent is not None else 256, 64))
+    return (-strided(axis, reads, stores, steps), good, min(extent if extent is not None else 256, 64))
 
 
 def vector_axis(
-    axes: Sequence[Axis], reads: Sequence[Index], stores: Sequence[Index] = (), guards: Sequence[Guard] = ()
+    axes: Sequence[Axis],
+    reads: Sequence[Index],
+    stores: Sequence[Index] = (),
+    guards: Sequence[Guard] = (),
+    steps: Mapping[Index, int] = _ONCE,
 ) -> Axis | None:
-    """The axis to vectorise, or None when no axis is worth it."""
+    """The axis to vectorise, or None when no axis is worth it. `steps` are those of reads that are made often."""
     guarded = {a for g in guards for a in axes_of(g.index)}
     open_axes = [a for a in axes if a.extent != ONE and (a.extent.constant is None or a.extent.constant > 1)]
-    ranked = sorted(open_axes, key=lambda a: (a not in guarded, *_fitness(a, reads, stores)), reverse=True)
+    ranked = sorted(open_axes, key=lambda a: (a not in guarded, *_fitness(a, reads, stores, steps)), reverse=True)
     return ranked[0] if ranked else None
 
 
@@ -136,24 +157,25 @@ def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) 
     ranges = [r for n in walk(goal.value) if isinstance(n, Reduce) for r in n.ranges if n.combine in WIDE]
     stores = [goal.offset]
     harmful = [g for g in guards if any(a in order and a not in apart for a in axes_of(g.index))]
-    best = vector_axis(order, loads, stores, harmful)
+    steps = steps_of(goal.value)
+    best = vector_axis(order, loads, stores, harmful, steps)
     if best is not None and ranges:
-        inner = vector_axis(ranges, loads, (), guards)
-        if inner is not None and _better_inside(inner, loads, _fitness(best, loads, stores)):
+        inner = vector_axis(ranges, loads, (), guards, steps)
+        outside = _fitness(best, loads, stores, steps)
+        if inner is not None and _better_inside(_fitness(inner, loads, (), steps), outside, inner):
             best = None
     rest = [Level(a) for a in order if a != best]
     return [*rest, Level(best, "vector")] if best is not None else rest
 
 
-def _better_inside(axis: Axis, loads: Sequence[Index], outside: tuple[int, int, int]) -> bool:
-    """Whether a reduction axis is a better vector axis than a free axis of this fitness.
+def _better_inside(inside: tuple[int, int, int], outside: tuple[int, int, int], axis: Axis) -> bool:
+    """Whether a reduction axis of this fitness is a better vector axis than a free axis of that one.
 
     A reduction axis shorter than a vector is better only if the free axis would be accessed lane by lane; one that does
     not even fill half of one is never, since nothing would be a vector.
     """
     if not fills_half(axis):
         return False
-    inside = _fitness(axis, loads)
     short = (axis.extent.constant or WIDEST) < WIDEST
     return inside[:1] > outside[:1] if short else inside[:2] > outside[:2]
 

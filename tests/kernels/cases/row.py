@@ -94,6 +94,15 @@ def statistics_between(rows: int, groups: int) -> Graph:
     return b.graph(b.node("Div", b.node("Sub", y, mean), root))
 
 
+def mean_turned(axis: int, *shape: int | str) -> Graph:
+    """The mean over the lines or columns of images, channels last, and an embedding of what is left."""
+    b = Build(17)
+    left = [extent for at, extent in enumerate(shape) if at not in (0, 1, axis)]
+    mean = b.node("ReduceMean", b.input("x", *shape), axes=(axis,), keepdims=0)
+    turned = b.node("Transpose", mean, perm=(0, 2, 1))
+    return b.graph(b.node("Add", turned, b.input("embedding", 1, *left, shape[1])))
+
+
 def chains() -> list[Case]:
     return [
         Case("chain_softmax_wide", softmax_chain(96, 128)),
@@ -147,6 +156,8 @@ def reductions() -> list[Case]:
         Case("sum_whole_of_each", one("ReduceSum", "A", 64, 520, opset=12, axes=(1, 2)), ({"A": 1}, {"A": 3})),
         Case("max_whole_any", one("ReduceMax", "A", "N", opset=12, axes=(0, 1), keepdims=0), ANY_ROWS),
         Case("ends_whole", ends_of(64, 9, 257)),
+        Case("mean_over_lines_turned", mean_turned(2, "A", 24, 18, 45), ({"A": 1}, {"A": 3})),
+        Case("mean_over_columns_turned", mean_turned(3, "A", 24, 18, 45), ({"A": 1}, {"A": 3})),
         Case("sum_of_none", one("ReduceSum", 4, 0, opset=12, axes=(1,))),
         Case("sum_into_none", one("ReduceSum", 0, 5, opset=12, axes=(1,))),
         Case("max_of_one", one("ReduceMax", 4, 1, opset=12, axes=(1,))),

@@ -23,6 +23,14 @@ def sampled(*shape: int | str, points: tuple[int | str, ...], opset: int = 20, *
     return b.graph(b.node("Relu", b.node("GridSample", b.input("x", *shape), grid, **attrs)))
 
 
+def lost(*shape: int | str, points: tuple[int | str, ...], **attrs: Any) -> Graph:
+    """An image at places that are NaN along one axis, as those of an image of one element by steps from -1 to 1 are."""
+    b = Build(17)
+    steps = b.node("Mul", b.input("g", shape[0], *points, len(shape) - 2), b.constant([0.0, 1.0]))
+    grid = b.node("Div", steps, b.constant([0.0, 1.0]))
+    return b.graph(b.node("GridSample", b.input("x", *shape), grid, **attrs))
+
+
 def attended() -> Graph:
     """Deformable attention: values that lie channels last, sampled, weighted and summed over the points of a query."""
     b = Build(16)
@@ -83,6 +91,8 @@ def _cases() -> list[Case]:
             out.append(Case(f"sample_{mode}_{padding}", graph))
     graph = sampled("N", 17, "H", "W", points=("P", 5))
     out.append(Case("sample_any", graph, OPEN))
+    for padding in ("zeros", "border", "reflection"):
+        out.append(Case(f"sample_lost_{padding}", lost("N", 17, "H", "W", points=("P", 5), padding_mode=padding), OPEN))
     out.append(Case("sample_solid", sampled(1, 2, 3, 4, 5, points=(2, 3, 18))))
     return out
 

@@ -11,21 +11,26 @@ import pytest
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, axes_of
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, Store, statements
+from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, Stmt, Store, When, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.schedule.cpu.candidates import CostRanking
-from onnxfuse.target import CPUS
+from onnxfuse.target import CPUS, Cpu
 from tests.kernels.cases.border import CASES
 from tests.kernels.compiled import kernel_of
 
 TARGET = "x86-64-v4"
 
 
+def made(name: str, target: Cpu = CPUS[TARGET]) -> list[Stmt]:
+    """The statements in the kernel of a case."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), target)
+    assert isinstance(kernel, Kernel)
+    return [s for phase in kernel.phases for s in statements(phase.body)]
+
+
 def kinds(name: str, target: str = TARGET) -> set[type]:
     """The kinds of statements in the kernel of a case; tiles are those that make some columns alone."""
-    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
-    assert isinstance(kernel, Kernel)
-    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    found = made(name, CPUS[target])
     return {type(s) for s in found if not isinstance(s, Tile) or isinstance(s.left, Packed)}
 
 
@@ -116,7 +121,25 @@ def test_few_cores_do_not_pay_much_for_many(first: tuple[float, ...], taken: int
 )
 def test_more_streams_than_a_machine_follows_are_fetched_ahead(name: str, fetched: bool) -> None:
     assert (Prefetch in kinds(name, "x86-64-v3")) == fetched
-    assert Prefetch not in kinds(name), "a machine class whose streams were not counted"
+    found = [s for s in made(name) if isinstance(s, Prefetch)]
+    assert all(s.near for s in found), "a machine class whose streams were not counted"
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("exchanged_together", True),
+        ("exchanged_any_width", True),  # where it turns out to be large
+        ("exchanged_points", False),  # it stays in L2
+    ],
+)
+def test_lines_of_large_results_are_fetched_before_they_are_computed(name: str, fetched: bool) -> None:
+    """A tile's own: its products take longer than the lines."""
+    found = made(name, replace(CPUS[TARGET], l2_bytes=256 << 10))
+    assert any(isinstance(s, Prefetch) and s.near for s in found) == fetched
+    guarded = [s for w in found if isinstance(w, When) for s in statements(w.body) if isinstance(s, Prefetch)]
+    assert bool(guarded) == (name == "exchanged_any_width")
+    assert not any(isinstance(s, Prefetch) and s.near for s in made(name, CPUS["x86-64-v3"]))
 
 
 def test_images_whose_panels_are_multiplied_together_are_read_once() -> None:

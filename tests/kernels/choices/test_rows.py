@@ -12,13 +12,22 @@ import pytest
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms
+from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import Bind, Kernel, Let, Loop, Pack, ReduceLoop, Store, statements
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.cpu.causal_skip import END
 from onnxfuse.schedule.nests.nest import fused_axes
 from onnxfuse.target import CPUS
 from tests.kernels.cases.function import CASES as FUNCTIONS
-from tests.kernels.cases.row import ends_of, norm_chain, one, softmax_chain, softmax_turned, statistics_between
+from tests.kernels.cases.row import (
+    ends_of,
+    mean_turned,
+    norm_chain,
+    one,
+    softmax_chain,
+    softmax_turned,
+    statistics_between,
+)
 from tests.kernels.cases.sample import stacked
 from tests.kernels.compiled import BUILDS, Array, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
@@ -186,6 +195,19 @@ def test_long_strided_rows_are_transposed_in_blocks(channels: int, turned: bool)
     packs = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Pack)]
     assert bool(packs) == turned
     assert len(made.phases) == 1 + turned
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_what_a_long_reduction_reads_is_read_by_lines(axis: int) -> None:
+    """Though what it stores, once for all that it reads, is far apart."""
+    made = kernel_of(Case("g", mean_turned(axis, "N", 24, 18, 45)), CPUS[TARGET])
+    assert isinstance(made, Kernel)
+    (phase,) = made.phases
+    (sums,) = (s for s in statements(phase.body) if isinstance(s, ReduceLoop))
+    (read,) = (n for s in statements(sums.body) if isinstance(s, Let) for n in walk(s.value) if isinstance(n, Load))
+    assert read.lanes is not None and read.lanes.kind == "vector"
+    rows = [s.axis for s in statements(phase.body) if isinstance(s, Loop) and s.kind == "serial"]
+    assert axis == 2 or coefficient(read.index[0], rows[0]) == Index.of(45)
 
 
 def test_sums_of_squares_keep_the_layout_of_the_result() -> None:
