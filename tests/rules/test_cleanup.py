@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import BOOL, F16, F32, I64, U8
+from onnxfuse.ir.dtype import BOOL, F16, F32, I64
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.folding import EAGER_BYTES, LARGEST_BYTES
@@ -118,33 +118,6 @@ def test_weights_of_products_are_folded_from_eight_bits(case: str) -> None:
     assert ops(after) == (["MatMul"] if folds else ops(before))
     if folds:
         same(before, after)
-
-
-@pytest.mark.parametrize("case", ["folds", "turned", "two readers", "quantized image", "product"])
-def test_filters_are_folded_from_codes(case: str) -> None:
-    """The runtime convolves images that are not quantized in floating point, with filters dequantized in each run."""
-    b, turned = Build(), case == "turned"
-    codes = b.constant(b.rng.integers(-127, 128, (6, 6, 3, 3)).astype(np.int8))
-    scales = b.constant(b.rng.random(6).astype(np.float32))
-    zeros = b.constant(np.arange(6, dtype=np.int8))
-    w = b.node("DequantizeLinear", codes, scales, zeros, axis=0)
-    x = b.input("x", 1, 6, 7, 3)
-    if case == "quantized image":
-        x = b.node("DequantizeLinear", b.input("q", 1, 6, 7, 3, dtype=U8), b.constant(np.float32(0.1)))
-    reader = "MatMul" if case == "product" else "ConvTranspose" if turned else "Conv"
-    bias = (
-        ()
-        if case == "product"
-        else (b.node("DequantizeLinear", b.constant(np.arange(6, dtype=np.int32)), scales, axis=0),)
-    )
-    y = [b.node(reader, x, w, *bias)]
-    if case == "two readers":
-        y.append(b.node("Neg", w))
-    before = b.graph(*y)
-    after, _ = rewritten(before, only("fold"))
-    folds = {"folds": [reader], "turned": [reader], "two readers": ["DequantizeLinear", "Conv", "Neg"]}
-    assert sorted(ops(after)) == sorted(folds.get(case, ops(before)))
-    same(before, after)
 
 
 def reads(b: Build, w: str, case: str) -> tuple[str, str]:

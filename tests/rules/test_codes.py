@@ -95,3 +95,30 @@ def test_several_zero_points_that_are_all_0_are_left_out(zeros: tuple[int, ...])
     assert fired == ({"zero-points-of-zero": 1} if len(zeros) > 1 and not any(zeros) else {})
     assert [len(n.inputs) for n in after.nodes if n.op == "DequantizeLinear"] == [2 if fired else 3]
     same(before, after)
+
+
+@pytest.mark.parametrize("case", ["folds", "turned", "two readers", "quantized image", "product"])
+def test_filters_are_folded_from_codes(case: str) -> None:
+    """The runtime convolves images that are not quantized in floating point, with filters dequantized in each run."""
+    b, turned = Build(), case == "turned"
+    codes = b.constant(b.rng.integers(-127, 128, (6, 6, 3, 3)).astype(np.int8))
+    scales = b.constant(b.rng.random(6).astype(np.float32))
+    zeros = b.constant(np.arange(6, dtype=np.int8))
+    w = b.node("DequantizeLinear", codes, scales, zeros, axis=0)
+    x = b.input("x", 1, 6, 7, 3)
+    if case == "quantized image":
+        x = b.node("DequantizeLinear", b.input("q", 1, 6, 7, 3, dtype=U8), b.constant(np.float32(0.1)))
+    reader = "MatMul" if case == "product" else "ConvTranspose" if turned else "Conv"
+    bias = (
+        ()
+        if case == "product"
+        else (b.node("DequantizeLinear", b.constant(np.arange(6, dtype=np.int32)), scales, axis=0),)
+    )
+    y = [b.node(reader, x, w, *bias)]
+    if case == "two readers":
+        y.append(b.node("Neg", w))
+    before = b.graph(*y)
+    after, _ = rewritten(before, only("fold"))
+    folds = {"folds": [reader], "turned": [reader], "two readers": ["DequantizeLinear", "Conv", "Neg"]}
+    assert sorted(ops(after)) == sorted(folds.get(case, ops(before)))
+    same(before, after)

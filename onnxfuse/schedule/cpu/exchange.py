@@ -66,6 +66,18 @@ def _extents(axes: Sequence[Axis]) -> tuple[Index, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Parts:
+    """A reduction in parts of the same `inner` axes: `part` numbers them, of which the `outer` axes are digits.
+
+    Without a number it is one part.
+    """
+
+    part: Axis | None
+    inner: tuple[Axis, ...]
+    outer: Mapping[Axis, Index]
+
+
+@dataclass(frozen=True, slots=True)
 class _Multiplied:
     """Panels of pixels times all filters, with their epilogue."""
 
@@ -93,13 +105,13 @@ class _Multiplied:
             Bind(Axis("m0", row.extent), Index.of(at) * tile_rows),
             Bind(last_row, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
-        (outer, steps), together = self.parts, self.together
-        some = product(_extents(t.ranges[outer:])) * steps
+        parts, together = self.parts, self.together
+        part, some = parts.part, product(_extents(parts.inner))
         first = Axis("pf", self.panel.extent)
         here = (Index.of(self.panel) - first) * some * width if together > 1 else ZERO
-        sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
+        sums = (C, Index.of(at) * tile_rows * width if part is not None else ZERO)
         frame.local(SIDE, some * width * together)
-        frame.local(C, tiles * tile_rows * width if outer else Index.of(width * tile_rows))
+        frame.local(C, tiles * tile_rows * width if part is not None else Index.of(width * tile_rows))
         start = {**dict.fromkeys((*t.ranges, t.lane), ZERO), t.panel: Index.of(at)}
         filters = frame.places[t.left.source].offset(tuple(substitute(e, start) for e in t.left.index))
         left = Packed(t.left.source, filters, 1, some)
@@ -110,19 +122,13 @@ class _Multiplied:
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
         lanes = self.target.lanes
         used = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
-        if outer:
-            *before, last = t.ranges[:outer]
-            counts = (*_extents(before), floor_div(last.extent, Index.of(steps)))
-            part, within = Axis("d", product(counts)), Axis("dd", Index.of(steps))
-            *first_digits, digit = unflatten(Index.of(part), counts)
-            digits = dict(zip(before, first_digits, strict=True)) | {last: digit * steps + (within if steps > 1 else 0)}
-            inner = (*((within,) if steps > 1 else ()), *t.ranges[outer:])
+        packed = self.side(stop, used, parts, here)
+        if part is not None:
             tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
-            made = (*self.side(stop, used, inner, digits, here), Loop(at, ZERO, tiles, "serial", (tile,)))
-            parts = Loop(part, ZERO, part.extent, "serial", made)
+            over_parts = Loop(part, ZERO, part.extent, "serial", (*packed, Loop(at, ZERO, tiles, "serial", (tile,))))
             last_loop = Loop(at, ZERO, tiles, "serial", (*window, *stored))
-            return Loop(self.panel, begin, end, "serial", (known, parts, last_loop))
-        packed: tuple[Stmt, ...] = (known, *self.side(stop, used, t.ranges, {}, here))
+            return Loop(self.panel, begin, end, "serial", (known, over_parts, last_loop))
+        packed = (known, *packed)
         if together == 1:
             finished = (*window, *self.near_results(Index.of(last_row)), tile, *stored)
             multiplied = Loop(at, ZERO, tiles, "serial", finished)
@@ -159,7 +165,7 @@ class _Multiplied:
         pixels, depth = t.places.constant, product(_extents(t.ranges)).constant
         if t.pitch or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
             return 1
-        if self.parts[0] or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
+        if self.parts.part is not None or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
             return 1
         return max(1, min(TOGETHER, int(NEAR * self.target.l1_bytes) // (F32.bytes * self.width * depth)))
 
@@ -213,43 +219,43 @@ class _Multiplied:
         return (Loop(row, self.frame.first, end, "serial", (fetched,)),)
 
     @property
-    def parts(self) -> tuple[int, int]:
-        """How many of the reduction axes, from the first one on, iterate over parts of the reduction, and how many
-        steps of the last of these a part has.
-        """
-        room = NEAR * self.target.l1_bytes / (F32.bytes * self.width)
+    def parts(self) -> _Parts:
+        """The reduction, in parts that stay in L1 if there are many filters."""
+        ranges, room = self.tiled.ranges, NEAR * self.target.l1_bytes / (F32.bytes * self.width)
         tile_rows, all_rows = self.frame.tile_rows, product(_extents(self.tiled.rows))
         rows = floor_div(all_rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows
-        extents = [a.extent.constant for a in self.tiled.ranges]
+        extents = [a.extent.constant for a in ranges]
         known = [e for e in extents if e is not None]
-        if len(known) < len(extents) or (rows.constant or room + 1) > room:
-            return 0, 1
-        outer = next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
-        if not outer:
-            return 0, 1
-        last, inner = known[outer - 1], prod(known[outer:])
-        return outer, max(n for n in range(1, last + 1) if last % n == 0 and n * inner <= room)
+        at = next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
+        if len(known) < len(extents) or (rows.constant or room + 1) > room or not at:
+            return _Parts(None, ranges, {})
+        last, rest = known[at - 1], prod(known[at:])
+        steps = max(n for n in range(1, last + 1) if last % n == 0 and n * rest <= room)
+        counts = (*_extents(ranges[: at - 1]), Index.of(last // steps))
+        part, within = Axis("d", product(counts)), Axis("dd", Index.of(steps))
+        *digits, digit = unflatten(Index.of(part), counts)
+        inner = (within, *ranges[at:]) if steps > 1 else ranges[at:]
+        outer = {ranges[at - 1]: digit * steps + within if steps > 1 else digit}
+        return _Parts(part, inner, dict(zip(ranges[: at - 1], digits, strict=True)) | outer)
 
-    def side(
-        self, stop: Axis, end: Index, inner: Sequence[Axis], digits: Mapping[Axis, Index], place: Index
-    ) -> tuple[Stmt, ...]:
-        """Packs a panel of pixels to `place`: a row of whole vectors for each step of the `inner` reduction axes.
+    def side(self, stop: Axis, end: Index, parts: _Parts, place: Index) -> tuple[Stmt, ...]:
+        """Packs a part of a panel of pixels to `place`: a row of whole vectors for each step of the reduction.
 
         It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow. Where it
         begins in one line and ends in the next, its rows are blends of vectors of both.
         """
         t, width = self.tiled, self.width
         lane, first = Index.of(Axis("j", Index.of(width))), Index.of(self.panel) * width
-        step = flatten(tuple(map(Index.of, inner)), _extents(inner))
+        step = flatten(tuple(map(Index.of, parts.inner)), _extents(parts.inner))
 
         def pixels(columns: Sequence[Index]) -> Load:
-            values = {**dict(zip(t.columns, columns, strict=True)), **digits}
+            values = {**dict(zip(t.columns, columns, strict=True)), **parts.outer}
             read = flat_in(substitute_axes(t.right, values), self.frame)
             assert isinstance(read, Load)
             return read
 
         def packed(x: Scalar, end: Index, prefix: str) -> tuple[Stmt, ...]:
-            levels = [*map(Level, inner), Level(Axis("j", Index.of(width)), "vector", ZERO, end)]
+            levels = [*map(Level, parts.inner), Level(Axis("j", Index.of(width)), "vector", ZERO, end)]
             return written([Goal(SIDE, place + step * width + lane, cast(x, F32))], levels, prefix)
 
         seam = Axis("js", Index.of(width + 1))  # lanes of the line in which the panel begins
