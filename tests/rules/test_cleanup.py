@@ -360,6 +360,20 @@ def test_a_computed_target_becomes_constant() -> None:
     assert after.constants[after.nodes[0].inputs[1]].load().tolist() == [0, 0, 2, 3]
 
 
+@pytest.mark.parametrize("allowzero", [0, 1])
+def test_minus_one_beside_an_extent_that_may_be_zero(allowzero: int) -> None:
+    """With allowzero the runtime infers -1 beside an extent of 0; beside a copied one, without it, it refuses."""
+    b = Build()
+    x = b.input("x", "n", "s", 6)
+    front = b.node("Shape", b.node("ReduceMax", x, axes=(1, 2), keepdims=0))
+    target = b.node("Concat", front, b.ints(1, -1), axis=0)
+    b.node("Neg", b.node("Reshape", x, target, allowzero=allowzero), out="z")
+    before = b.graph("z")
+    after, fired = rewritten(before, only("constant-reshape"))
+    assert fired == ({} if allowzero else {"constant-reshape": 1})
+    same(before, after, {"n": 2, "s": 5})
+
+
 def test_targets_that_no_constant_says() -> None:
     b = Build()
     n, s, one = (b.types[b.input(k, k)].shape[0] for k in ("n", "s", "o"))  # type: ignore[union-attr]
