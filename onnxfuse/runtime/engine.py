@@ -38,7 +38,9 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 
 
 _EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
-_TWICE = "Attempt to replace the existing tensor"  # what these say of a weight or zero point that two products share
+# What these say of a weight or zero point that two products share; and of a product of which they convert only one of
+# the two, since the other is computed from constants.
+_HALF_DONE = ("Attempt to replace the existing tensor", "the types are incompatible")
 
 
 def options(
@@ -162,7 +164,7 @@ def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: P
     try:
         return opened(model)
     except Exception as problem:
-        if _TWICE not in str(problem):
+        if not any(each in str(problem) for each in _HALF_DONE):
             raise
     with suppress(Exception):
         return opened(with_codes_apart(model, lambda domain: bool(status(session_options, domain))))
