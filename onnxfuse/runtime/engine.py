@@ -37,7 +37,7 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 }
 
 
-_EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
+EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
 # What these say of a weight or zero point that two products share; and of a product of which they convert only one of
 # the two, since the other is computed from constants.
 _HALF_DONE = ("Attempt to replace the existing tensor", "the types are incompatible")
@@ -74,7 +74,7 @@ def options(
         made.add_session_config_entry(entry, "1" if lean else "0")
     if lean:
         if saturates():
-            made.add_session_config_entry(_EXACT_CODES, "1")
+            made.add_session_config_entry(EXACT_CODES, "1")
         made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if disabled:
         made.add_session_config_entry(entries.DISABLE, ",".join(disabled))
@@ -170,7 +170,7 @@ def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: P
             raise
     with suppress(Exception):
         return opened(with_codes_apart(model, lambda domain: bool(status(session_options, domain))))
-    session_options.add_session_config_entry(_EXACT_CODES, "0")
+    session_options.add_session_config_entry(EXACT_CODES, "0")
     return opened(model)
 
 

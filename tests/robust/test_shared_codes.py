@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
+from onnxfuse.runtime import engine
 from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.runtime.shared_codes import with_codes_apart
 
@@ -37,10 +39,25 @@ def model(text: str) -> ModelProto:
     return proto
 
 
+@pytest.mark.parametrize("saturates", [False, True])
+def test_exact_products_are_asked_for_where_the_runtime_saturates(
+    saturates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere products are exact anyway, and these optimizations make models that do not load, or do not run."""
+    monkeypatch.setattr(engine, "saturates", lambda: saturates)
+    said, made = "not set", options(lean=True)
+    with suppress(Exception):  # the runtime's error for an entry that does not exist
+        said = made.get_session_config_entry(engine.EXACT_CODES)
+    assert said == ("1" if saturates else "not set")
+
+
 @pytest.mark.parametrize("text", [IN_GRAPH, IN_FUNCTION], ids=["graph", "function"])
 @pytest.mark.parametrize("file", [False, True], ids=["bytes", "file"])
-def test_products_that_share_a_zero_point_are_exact(text: str, file: bool, tmp_path: Path) -> None:
+def test_products_that_share_a_zero_point_are_exact(
+    text: str, file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runtime saturates sums of two products on machines without VNNI, and fails to do otherwise for these."""
+    monkeypatch.setattr(engine, "saturates", lambda: True)
     onnx.save(model(text), tmp_path / "m.onnx")
     given = str(tmp_path / "m.onnx") if file else model(text).SerializeToString()
     found = run(open_session(given, options(lean=True)), {"x": np.full((2, DEPTH), 255, np.uint8)})
