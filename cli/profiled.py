@@ -79,7 +79,7 @@ def _peaks(peaks: Fields) -> str:
     how = "the best of what was measured here" if peaks["measured"] else "of this machine class, not measured"
     best = f"{peaks['gflops']:.0f} GFLOP/s and {peaks['memory_gbps']:.0f} GB/s from memory"
     on = counted(peaks["threads"], "thread")
-    return f"at best   {best} on {on}, {how}; `of best` is the share of what these allow"
+    return f"at best   {best} on {on}, {how}; `of best` is the share of what these allow in float32"
 
 
 def _kernel_lines(model: Fields) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,8 +171,10 @@ def _document(
     del fields["host"]  # the document has its own
     for model, name, path in zip(fields["models"], names, paths, strict=True):
         model |= {"path": name, "sha256": file_digest(path)}
+        low = _in_16_bits(path)
         for each in (*model["ops"], *model["kernels"]):
-            each |= rates(each["flops"], each["bytes"], each["time_ms"], peaks or {})
+            narrow = each["narrow"] or (low and each.get("kernel", True) is not False)
+            each |= rates(each["flops"], each["bytes"], each["time_ms"], peaks or {}, narrow=narrow)
     fields["peaks"] = peaks
     fields["sizes"] = [_at_size(names, dims, each) for dims, each in zip(sizes, profiles, strict=True)]
     names_of = layers_of(paths[0]) if peaks is not None else {}
@@ -216,12 +219,24 @@ def _layers(names: Mapping[str, str], found: Profile) -> list[dict[str, Any]]:
 
 def _refusals(path: Path) -> list[Any]:
     """Why nodes of an output model stay with the runtime, from its manifest; none without a manifest."""
-    named = metadata(path).get("onnxfuse.manifest", "")
-    try:
-        text = (path.parent / Path(named).name).read_text(encoding="utf-8") if named else "{}"
-        return list(json.loads(text).get("refusals", []))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return []
+    with suppress(TypeError):
+        return list(_manifest(path).get("refusals", []))
+    return []
+
+
+def _in_16_bits(path: Path) -> bool:
+    """Whether the kernels of an output model compute float32 products in 16 bits (--precision), by its manifest."""
+    build = _manifest(path).get("build", {})
+    return isinstance(build, dict) and build.get("precision", "fp32") != "fp32"
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of an output model; empty if there is none that can be read."""
+    with suppress(OSError, ValueError):
+        named = metadata(path).get("onnxfuse.manifest", "")
+        found = json.loads((path.parent / Path(named).name).read_text(encoding="utf-8")) if named else {}
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _baseline(name: str | None, models: Sequence[str], paths: Sequence[Path]) -> tuple[str, Ratio] | None:

@@ -234,6 +234,9 @@ class _Reader(Means):
             case "piecewise":
                 cost.loads += wide
                 cost.ops += 2 * PLACE * (1 + len(node.guards))
+            case "climbing":
+                cost.loads += wide
+                cost.ops += PLACE * (2 + lanes.step) + SORTED * wide
             case "strided" | "masked":
                 cost.loads += wide * max(lanes.step, 1)
                 cost.ops += SORTED * wide * max(lanes.step - 1, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from onnxfuse.ir.compose import elements_read, loads
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, axes_of, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Least, axes_of, floor_div, modulo
 from onnxfuse.ir.indexing import coefficient, evaluate, looked_up, most_step, substitute
 from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
@@ -21,6 +21,7 @@ FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and
 NEAR = tuple(range(2, FARTHEST + 1))
 CARRIED = 4  # vector accumulators of one reduction, which hide the latency of its operation
 INTERLEAVED = (F32, I8, U8)  # types of elements of which a few vectors are stored lane by lane side by side
+MOST_LANES_OF_EACH = 8  # lanes that read one element, at most, for a load and a shuffle
 TOGETHER = 4  # vectors of 8-bit integers that are narrowed and stored by one sequence of instructions
 
 
@@ -75,6 +76,31 @@ def piecewise(x: Load, axis: Axis) -> bool:
         return False
     same = (coefficient(g.index, axis) is not None or coefficient(g.index - at, axis) == ZERO for g in cutting(x, axis))
     return all(same) and not any(axis in axes_of(g.extent) for g in x.guards)
+
+
+def climbing(x: Load, axis: Axis) -> int | None:
+    """How many lanes side by side read one element before the next is read, as of an image upsampled by that number.
+
+    The index may be limited, as at the sides of the image; where it is, more lanes read the first or the last element.
+    None for other loads.
+    """
+    return None if cutting(x, axis) else _lanes_of_each(x.index[0], axis, 1)
+
+
+def _lanes_of_each(e: Index, axis: Axis, sign: int) -> int | None:
+    """The divisor of an axis in an index, or, with a `sign` of -1, in its negative; limits aside."""
+    moving = [(mono, c * sign) for mono, c in e.terms if axis in axes_of(Index(((mono, c),)))]
+    if len(moving) != 1 or len(moving[0][0]) != 1:
+        return None
+    ((atom,), c) = moving[0]
+    match atom:
+        case Div(num=num, den=den) if c == 1 and coefficient(num, axis) == ONE and axis not in axes_of(den):
+            return den.constant if 2 <= (den.constant or 0) <= MOST_LANES_OF_EACH else None
+        case Least(one=one, two=two) if abs(c) == 1:
+            varies = [side for side in (one, two) if axis in axes_of(side)]
+            return _lanes_of_each(varies[0], axis, c) if len(varies) == 1 else None
+        case _:
+            return None
 
 
 def wide_accesses(s: Loop, buffers: Mapping[str, Buffer]) -> tuple[tuple[WideAccess, ...], tuple[WideAccess, ...]]:

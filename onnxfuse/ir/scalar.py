@@ -52,7 +52,7 @@ class Const:
 
 
 LaneKind = Literal[
-    "vector", "broadcast", "strided", "grouped", "masked", "piecewise", "gathered", "guarded", "boundary"
+    "vector", "broadcast", "strided", "grouped", "masked", "piecewise", "climbing", "gathered", "guarded", "boundary"
 ]
 
 
@@ -63,7 +63,8 @@ class Lanes:
     `vector`: contiguous. `broadcast`: one scalar. `strided`: `step` apart, loaded as `step` vectors and shuffled.
     `grouped`: all lanes of a group of `step` have element `part` of it; a vector starts at a group or lies within one.
     `masked`: `step` apart (0: one element), the guards hold for a contiguous range of lanes. `piecewise`: contiguous
-    where the ends are as far apart as the lanes, else a gather. `gathered`: a gather. `guarded`: a gather with a guard
+    where the ends are as far apart as the lanes, else a gather. `climbing`: each element in `step` lanes side by side,
+    loaded once and shuffled, else a gather. `gathered`: a gather. `guarded`: a gather with a guard
     per lane. `boundary`: an affine index with slope `step` that is only compared with 0, hence a mask.
     """
 

@@ -25,6 +25,7 @@ _TYPES = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
     "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
 }  # fmt: skip
+_NARROW = frozenset({"int8", "uint8", "bfloat16"})  # whose products have instructions of their own
 Typed = Sequence[tuple[int, Sequence[int]]]  # ONNX element type and shape of each input
 
 
@@ -32,6 +33,15 @@ def typed(found: Sequence[Mapping[str, Sequence[int]]]) -> Typed:
     """The inputs of a call in the profiler's form, a map from type to shape for each."""
     pairs = [next(iter(each.items()), ("", ())) for each in found]
     return [(_TYPES.get(kind, 0), shape) for kind, shape in pairs]
+
+
+def narrow(found: Sequence[Mapping[str, Sequence[int]]]) -> bool:
+    """Whether a call reads values whose products have a higher peak than float32 (float16 is widened on CPUs).
+
+    >>> narrow([{"float": [2, 3]}, {"uint8": [3]}]), narrow([{"float16": [2, 3]}])
+    (True, False)
+    """
+    return any(kind in _NARROW for each in found for kind in each)
 
 
 def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -97,13 +107,18 @@ class Bodies:
         return None
 
 
-def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any]) -> dict[str, Any]:
+def rates(
+    flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any], *, narrow: bool = False
+) -> dict[str, Any]:
     """Achieved GFLOP/s and GB/s, and the share of the roofline: the larger of both bounds over the measured time.
 
-    `roof` is that bound, "compute" or "memory".
+    `roof` is that bound, "compute" or "memory". The bound of `narrow` products is unknown, since the peak is that of
+    float32: no share is given where it would be the larger one.
 
     >>> rates(4_000_000, 1_000_000, 1.0, {"gflops": 10.0, "memory_gbps": 2.0})
     {'gflops': 4.0, 'gbps': 1.0, 'roof_share': 0.5, 'roof': 'memory'}
+    >>> rates(40_000_000, 1_000_000, 1.0, {"gflops": 10.0, "memory_gbps": 2.0}, narrow=True)
+    {'gflops': 40.0, 'gbps': 1.0, 'roof_share': None, 'roof': None}
     """
     seconds = time_ms / 1e3
     if seconds <= 0.0:
@@ -114,7 +129,7 @@ def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[st
     if size and peaks.get("memory_gbps"):
         at_best["memory"] = size / (float(peaks["memory_gbps"]) * 1e9)
     roof = max(at_best, key=lambda bound: at_best[bound])
-    known = at_best[roof] > 0.0
+    known = at_best[roof] > 0.0 and not (narrow and roof == "compute")
     return {
         "gflops": None if flops is None else flops / seconds / 1e9,
         "gbps": None if size is None else size / seconds / 1e9,

@@ -12,7 +12,7 @@ from typing import Any
 
 from onnxfuse.measure import interleaving, ratios
 from onnxfuse.measure.lifetimes import TimelineStep
-from onnxfuse.measure.operations import Bodies, node_work, typed
+from onnxfuse.measure.operations import Bodies, narrow, node_work, typed
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime import feed_limits
 from onnxfuse.runtime.attempts import persistent_child
@@ -45,6 +45,7 @@ class OpTime:
     kernel: bool = False  # whether it is a kernel of an onnxfuse library
     bytes: int | None = None  # read and written; None where the runtime does not report it
     flops: int | None = None  # of the original nodes that it replaces; None if unknown
+    narrow: bool = False  # whether it reads 8-bit integers or bfloat16, whose products have a higher peak than float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class KernelTime:
     origin: tuple[str, ...]
     bytes: int | None = None
     flops: int | None = None
+    narrow: bool = False  # as in OpTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class ModelProfile:
             KernelTime(
                 name, len(ops), sum(o.time_ms for o in ops), sum(o.share for o in ops),
                 tuple(node for o in ops for node in o.origin),
-                _total(o.bytes for o in ops), _total(o.flops for o in ops),
+                _total(o.bytes for o in ops), _total(o.flops for o in ops), any(o.narrow for o in ops),
             )
             for name, ops in found.items()
         ]  # fmt: skip
@@ -325,7 +327,8 @@ def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Seq
         work = (
             bodies.work(each["op_type"], typed(each["inputs"])) if each["kernel"] else _total(known) if known else None
         )
-        made.append(OpTime(**fields | {"origin": origin, "flops": 0 if origin in taken else work}))
+        facts = {"origin": origin, "flops": 0 if origin in taken else work, "narrow": narrow(each["inputs"])}
+        made.append(OpTime(**fields | facts))
         taken |= set() if each["kernel"] else {origin}
     return tuple(made)
 

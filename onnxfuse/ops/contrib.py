@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxfuse.ir.dtype import BOOL, I32, I64, DType
+from onnxfuse.ir.dtype import I32, I64, DType
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
@@ -182,11 +182,12 @@ def embed_layer_normalization(view: View) -> tuple[Definition, ...]:
 
 
 def _masked(s: Stages) -> Element:
-    """How many elements of each row of the mask are not 0."""
+    """How many elements of each row of the mask are 1, as the runtime counts: others are as 0, whatever they are."""
     view = s.view
 
     def one(at: At) -> Scalar:
-        return cast(cast(view.load(7, at), BOOL), I32)
+        held = view.load(7, at)
+        return cast(apply("equal", held, const(1, held.dtype)), I32)
 
     count = s.reduced("%mask", view.ranked(7, 2, 2), (1,), "sum", one)
     return lambda at: count((*at, ZERO))

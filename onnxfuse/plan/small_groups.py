@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from onnxfuse.ir.compose import loads
+from onnxfuse.ir.dtype import I8
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.indexing import looked_up
@@ -23,11 +24,13 @@ def stays(
 
     `spared` operators, which are not needed since kernels compute shapes themselves, count as operators of the group. A
     product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default, and so is a
-    lookup in them, and a recurrent layer, which is many operators in one.
+    lookup in them, a product or convolution of signed codes, and a recurrent layer, which is many operators in one.
     """
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
     if least <= USUAL_GROUP and any(kinds[n.name].name == RECURRENT for n in group.nodes):
+        return True
+    if least <= USUAL_GROUP and _multiplies_signed(group, graph, kinds):
         return True
     if least > USUAL_GROUP or _weights(group, graph) < LARGE:
         return False
@@ -89,7 +92,14 @@ def spared(group: Group, whole: Graph, graph: Graph) -> int:
 
 def is_small_product(group: Group, graph: Graph, kinds: Mapping[str, Kind]) -> bool:
     """Whether a group is a product whose weights are too small for a kernel alone."""
-    return _is_product(group, kinds) and _weights(group, graph) < LARGE
+    small = _weights(group, graph) < LARGE and not _multiplies_signed(group, graph, kinds)
+    return small and _is_product(group, kinds)
+
+
+def _multiplies_signed(group: Group, graph: Graph, kinds: Mapping[str, Kind]) -> bool:
+    """Whether a group multiplies signed codes by weights, which takes the runtime several times as long as unsigned."""
+    left = [graph.types.get(n.inputs[0]) for n in group.nodes if kinds[n.name].name == WEIGHTS]
+    return any(t is not None and t.dtype == I8 for t in left)
 
 
 def _is_product(group: Group, kinds: Mapping[str, Kind]) -> bool:

@@ -74,6 +74,8 @@ class Vectors(Scalars):
                 return self.masked_load(x, step)
             case "piecewise":
                 return self.piecewise_load(x)
+            case "climbing":
+                text = self.climbing_load(x, step)
             case "guarded":
                 return self.guarded_lanes(x)
             case "vector":
@@ -110,6 +112,11 @@ class Vectors(Scalars):
             f"piecewise_lanes({identifier(x.source)}, {name}, lanes, [&](i64 lane) HOLE {{ return {guards}; }}, "
             f"[&](i64 lane) HOLE {{ return (i64)({place}); }}, {other})"
         )
+
+    def climbing_load(self, x: Load, each: int) -> str:
+        """One load that is shuffled where the index moves by 1 after every `each` lanes, else a gather."""
+        place = f"[&](i64 lane) HOLE {{ return (i64)({index(self.at_lane(x.index[0]))}); }}"
+        return f"climbing_lanes<{each}>({identifier(x.source)}, {identifier(self.axis.name)}, lanes, {place})"
 
     def masked_load(self, x: Load, apart: int) -> str:
         """A masked load: the guards hold for one contiguous range of lanes."""

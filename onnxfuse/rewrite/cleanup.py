@@ -204,7 +204,9 @@ def constant_reshape(work: MutableGraph, at: int, trust: bool) -> Draft:
         raise Miss("the target shape is a constant already")
     (meaning,) = work.definitions(at)
     have, asked = work.type(node.inputs[0]).shape, work.known.get(node.inputs[1], ())
-    target = spelled(have, meaning.shape) or _as_asked(have, asked, meaning.shape)
+    target = spelled(have, meaning.shape)
+    if target is None and not node.attrs.get("allowzero"):  # with it, the original takes -1 beside an extent of 0
+        target = _as_asked(have, asked, meaning.shape)
     if target is None:
         raise Miss(f"the target shape {meaning.shape!r} cannot be written as a constant")
     draft = Draft(work, at)

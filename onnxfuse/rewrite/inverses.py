@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import ZERO, Index, divides
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.ops.element_types import MOST_INPUTS
 from onnxfuse.ops.normalization import BY_GROUP
+from onnxfuse.rewrite.affine import affine_of
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
+from onnxfuse.rewrite.mutable_graph import Array, Miss, MutableGraph, NoMatch
 from onnxfuse.rewrite.steps import StructuralRule
 
+MOST_MOVED = 1 << 16  # elements, at most, of a constant that a Reshape repeats
 _LONGEST = 8  # most elementwise nodes between a movement and its inverse
 
 
@@ -81,35 +85,110 @@ def _is_elementwise(work: MutableGraph, node: Node, value: str) -> bool:
 
 
 def inverse_movement(work: MutableGraph, at: int, trust: bool) -> Draft:
-    """A Transpose or Reshape and its inverse cancel, with elementwise operators of constant scalars in between."""
+    """A Transpose or Reshape and its inverse cancel, with elementwise operators of constants in between.
+
+    Constants are moved as the values were before: transposed, or repeated where a Reshape splits or joins their axes.
+    """
+    inner, chain = _between(work, at)
+    draft, value = Draft(work, at), inner.inputs[0]
+    for node in reversed(chain):
+        before = _only_operand(work, node)
+        value = draft.node(
+            node.op, [value if i == before else _operand(draft, inner, i) for i in node.inputs], node.attrs
+        )
+    return draft.replace(work.nodes[at].outputs[0], value)
+
+
+def normalization_between(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """BatchNormalization of parts of an axis, between a Reshape that makes channels of them and one back.
+
+    As a factor and a summand for every channel and part it is elementwise, whatever the layout of the image is.
+    """
+    normal = work.made_by(work.nodes[at].inputs[0], "BatchNormalization")
+    inner, chain = _between(work, at)
+    if len(chain) > 1:
+        raise NoMatch("there is more than a normalization between")
+    affine, dtype, draft = affine_of(work, normal), work.type(normal.outputs[0]).dtype, Draft(work, at)
+    scale, shift = (
+        draft.array(_moved(work, inner, array), dtype, tag, *affine.sources)
+        for array, tag in ((affine.scale, "scale"), (affine.shift, "shift"))
+    )
+    product = draft.node("Mul", (inner.inputs[0], scale))
+    return draft.replace(work.nodes[at].outputs[0], draft.node("Add", (product, shift)))
+
+
+def _between(work: MutableGraph, at: int) -> tuple[Node, list[Node]]:
+    """The movement that a node undoes, and the nodes between both, last first. Raises Miss."""
     outer, chain = work.nodes[at], list[Node]()
     inner = work.node(outer.inputs[0])
     while inner is not None and inner.op != outer.op and len(chain) < _LONGEST:
         if not work.single_use(inner.outputs[0]):
             raise Miss(f"{inner.outputs[0]} has other readers")
         chain.append(inner)
-        inner = work.node(_only_operand(work, inner))
+        normal = inner.op == "BatchNormalization" and inner.standard
+        inner = work.node(inner.inputs[0] if normal else _only_operand(work, inner))
     if inner is None or inner.op != outer.op or not inner.standard or not chain:
         raise NoMatch(f"there is no {outer.op} above that it could cancel")
     _check_undone(work, inner, outer)
-    draft, value = Draft(work, at), inner.inputs[0]
-    for node in reversed(chain):
-        before = _only_operand(work, node)
-        value = draft.node(node.op, [value if i == before else i for i in node.inputs], node.attrs)
-    return draft.replace(outer.outputs[0], value)
+    return inner, chain
 
 
 def _only_operand(work: MutableGraph, node: Node) -> str:
-    """The only operand of an elementwise node that is not a constant scalar. Raises Miss."""
+    """The only operand of an elementwise node that is not a constant. Raises Miss."""
     wide = [i for i in node.reads if i not in work.constants]
     numbers = [i for i in node.reads if i in work.constants]
-    if not node.standard or len(set(wide)) != 1 or any(work.constants[i].size != 1 for i in numbers):
-        raise NoMatch(f"{node.op} has another operand that is no constant scalar")
+    if not node.standard or len(set(wide)) != 1:
+        raise NoMatch(f"{node.op} has another operand that is no constant")
     if any(len(work.type(i).shape) > len(work.type(wide[0]).shape) for i in numbers):
         raise NoMatch(f"{node.op} changes the rank")
-    if not _is_elementwise(work, node, wide[0]):
+    if not _is_elementwise(work, node, wide[0]) or work.type(node.outputs[0]).shape != work.type(wide[0]).shape:
         raise NoMatch(f"{node.op} is not elementwise")
+    (d,) = work.definitions(work.maker[node.outputs[0]])
+    for x in walk(d.value):
+        if isinstance(x, Load) and x.source in numbers and work.constants[x.source].size != 1:
+            last = d.axes[len(d.axes) - len(x.index) :]
+            if any(e not in (ZERO, Index.of(a)) for e, a in zip(x.index, last, strict=True)):
+                raise NoMatch(f"{node.op} does not broadcast {x.source}")
     return wide[0]
+
+
+def _operand(draft: Draft, inner: Node, name: str) -> str:
+    """A constant behind a movement as one before it; an operand left out, or of one element, is as it was."""
+    constant = draft.work.constants.get(name)
+    if constant is None or constant.size == 1:
+        return name
+    if constant.size > MOST_MOVED:
+        raise Miss(f"{name} has {constant.size} elements")
+    return draft.array(_moved(draft.work, inner, constant.load()), constant.dtype, "moved", name)
+
+
+def _moved(work: MutableGraph, inner: Node, array: Array) -> Array:
+    """What broadcasts to the result of a movement, as what broadcasts to the value that is moved. Raises Miss."""
+    before, after = (work.type(v).shape for v in (inner.inputs[0], inner.outputs[0]))
+    array = array.reshape((1,) * (len(after) - array.ndim) + array.shape)
+    if inner.op == "Transpose":
+        perm = work.view(inner).attr("perm", tuple(reversed(range(len(after)))))
+        return array.transpose(np.argsort(perm))
+    return _spread(array, before, after)
+
+
+def _spread(array: Array, before: tuple[Index, ...], after: tuple[Index, ...]) -> Array:
+    """What broadcasts to a shape, as what broadcasts to the shape that a Reshape made it from. Raises Miss."""
+    least = min(len(before), len(after))
+    front = next((k for k in range(least) if before[k] != after[k]), least)
+    back = next((k for k in range(least - front) if before[-1 - k] != after[-1 - k]), least - front)
+    old, new = before[front : len(before) - back], after[front : len(after) - back]
+    ends = len(after) - back
+    lead, middle, rest = array.shape[:front], array.shape[front:ends], array.shape[ends:]
+    if all(n == 1 for n in middle):
+        return array.reshape((*lead, *(1,) * len(old), *rest))
+    sizes = [[e.constant for e in part] for part in (old, new)]
+    if None in sizes[0] or None in sizes[1]:
+        raise Miss("the axes along which a constant varies have unknown sizes")
+    made = np.broadcast_to(array, (*lead, *(e.constant or 0 for e in new), *rest))
+    if made.size > MOST_MOVED:
+        raise Miss(f"a moved constant would have {made.size} elements")
+    return made.reshape((*lead, *(e.constant or 0 for e in old), *rest))
 
 
 def _check_undone(work: MutableGraph, inner: Node, outer: Node) -> None:
@@ -176,7 +255,15 @@ STEPS: tuple[StructuralRule, ...] = (
         "exact",
         inverse_movement,
         frozenset({"Transpose", "Reshape"}),
-        ("f is elementwise, its other operands are constant scalars", "only f reads move(x)"),
+        ("f is elementwise, its other operands are constants", "only f reads move(x)"),
+    ),
+    StructuralRule(
+        "normalization-between",
+        "Reshape(BatchNormalization(Reshape(x))) => x*s + t",
+        "reassociates",
+        normalization_between,
+        frozenset({"Reshape"}),
+        ("the second Reshape restores the shape of x", "channels are parts of axes of known sizes"),
     ),
     StructuralRule(
         "grouped-normalization",

@@ -37,8 +37,10 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 }
 
 
-_EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
-_TWICE = "Attempt to replace the existing tensor"  # what these say of a weight or zero point that two products share
+EXACT_CODES = "session.x64quantprecision"  # of pairs of 8-bit products; a matter of the runtime's optimizations
+# What these say of a weight or zero point that two products share; and of a product of which they convert only one of
+# the two, since the other is computed from constants.
+_HALF_DONE = ("Attempt to replace the existing tensor", "the types are incompatible")
 
 
 def options(
@@ -58,7 +60,8 @@ def options(
 
     A `lean` session is for few runs: the runtime does not prepack weights and keeps them out of its arena, and its
     threads do not spin between operators, which takes cores from the compiler and from sessions beside it. Its results
-    are compared, so its optimizations make 8-bit products exact where the runtime saturates them. Without
+    are compared, so its optimizations make 8-bit products exact where the runtime saturates them, on processors where
+    it does: of some models these optimizations make what cannot be opened or run. Without
     `arena`, freed memory is returned to the system; kernels under test should get recycled memory instead, which holds
     arbitrary values.
     Raises DeviceError when a library cannot be registered.
@@ -69,7 +72,7 @@ def options(
     made.enable_cpu_mem_arena = arena
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
-    made.add_session_config_entry(_EXACT_CODES, "1" if lean and saturates() else "0")
+    made.add_session_config_entry(EXACT_CODES, "1" if lean and saturates() else "0")
     if lean:
         made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if disabled:
@@ -159,16 +162,16 @@ def _opened(model: str | bytes, session_options: ort.SessionOptions, provider: P
     def opened(of: str | bytes) -> ort.InferenceSession:
         return ort.InferenceSession(of, session_options, providers=provider.listed)
 
-    if session_options.get_session_config_entry(_EXACT_CODES) == "1" and lacks_zero_points(model):
-        session_options.add_session_config_entry(_EXACT_CODES, "0")
+    if session_options.get_session_config_entry(EXACT_CODES) == "1" and lacks_zero_points(model):
+        session_options.add_session_config_entry(EXACT_CODES, "0")
     try:
         return opened(model)
     except Exception as problem:
-        if _TWICE not in str(problem):
+        if not any(each in str(problem) for each in _HALF_DONE):
             raise
     with suppress(Exception):
         return opened(with_codes_apart(model, lambda domain: bool(status(session_options, domain))))
-    session_options.add_session_config_entry(_EXACT_CODES, "0")
+    session_options.add_session_config_entry(EXACT_CODES, "0")
     return opened(model)
 
 

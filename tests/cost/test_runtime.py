@@ -120,6 +120,15 @@ def test_codes_take_longer_without_dot_products(kind: str):
     assert all(1.2 < b / a < 2 for a, b in zip(*times, strict=True))
 
 
+@pytest.mark.parametrize("kind", IN_PAIRS)
+def test_signed_codes_take_longer(kind: str):
+    unsigned = NODES[kind](512)
+    left = unsigned.inputs[0]
+    assert left is not None
+    signed = replace(unsigned, inputs=(replace(left, dtype=I8), *unsigned.inputs[1:]))
+    assert node_seconds(signed, CPUS["x86-64-v4"]) > 4 * node_seconds(unsigned, CPUS["x86-64-v4"])
+
+
 @pytest.mark.parametrize("kind", NODES)
 def test_larger_takes_longer_and_more_cores_do_not(kind: str):
     assert work_of(NODES[kind](64)).kind == kind

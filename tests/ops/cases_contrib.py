@@ -88,7 +88,7 @@ def norms() -> list[Case]:
     out.append(own(simple, x, skip, gamma, length=8))
     out.append(own(simple, x, skip, gamma, bias, length=8, attrs={"epsilon": 1e-3}))
     words, spots, kinds = data(20, 8), data(10, 8, seed=1), data(2, 8, seed=2)
-    numbers = ("3 19 0 5 7 1", "0 1 1 0 0 1", "1 1 0 1 0 0")
+    numbers = ("3 19 0 5 7 1", "0 1 1 0 0 1", "1 1 0 1 2 -1")  # what is not 1 in a mask is as 0
     ids, segments, mask = (np.array(v.split(), np.int32).reshape(2, 3) for v in numbers)
     embed = M + "EmbedLayerNormalization"
     out.append(own(embed, ids, segments, words, spots, kinds, gamma, beta, mask, outputs=2, length=8))

@@ -37,6 +37,17 @@ def test_not_where_groups_are_to_be_larger() -> None:
     assert len(planned(16, 8, 8, min_group=1).groups) == 1
 
 
+@pytest.mark.parametrize(("codes", "groups"), [("int8", 1), ("uint8", 0)])
+def test_a_small_product_of_signed_codes(codes: str, groups: int) -> None:
+    """The runtime multiplies signed codes by signed ones without the instructions for unsigned ones."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    product ({codes}[16, 64] x) => (int32[16, 64] y) {{ y = MatMulInteger (x, w) }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((64, 64), np.int8), "w"))
+    made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+    assert len(made.groups) == groups
+
+
 FILLED = """<ir_version: 8, opset_import: ["" : 17]>
 filled (float[n, 8] x) => (float[2, m, 8] y, float[n, 8] z) <int64[1] t = {2}, int64[1] e = {8}> {
   s = Shape <start = 0, end = 1> (x)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
+from onnxfuse.runtime import engine
 from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.runtime.shared_codes import lacks_zero_points, with_codes_apart
 
@@ -37,10 +38,22 @@ def model(text: str) -> ModelProto:
     return proto
 
 
+@pytest.mark.parametrize("saturates", [False, True])
+def test_exact_products_are_asked_for_where_the_runtime_saturates(
+    saturates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere products are exact anyway, and these optimizations make models that do not load, or do not run."""
+    monkeypatch.setattr(engine, "saturates", lambda: saturates)
+    assert options(lean=True).get_session_config_entry(engine.EXACT_CODES) == ("1" if saturates else "0")
+
+
 @pytest.mark.parametrize("text", [IN_GRAPH, IN_FUNCTION], ids=["graph", "function"])
 @pytest.mark.parametrize("file", [False, True], ids=["bytes", "file"])
-def test_products_that_share_a_zero_point_are_exact(text: str, file: bool, tmp_path: Path) -> None:
+def test_products_that_share_a_zero_point_are_exact(
+    text: str, file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runtime saturates sums of two products on machines without VNNI, and fails to do otherwise for these."""
+    monkeypatch.setattr(engine, "saturates", lambda: True)
     onnx.save(model(text), tmp_path / "m.onnx")
     given = str(tmp_path / "m.onnx") if file else model(text).SerializeToString()
     found = run(open_session(given, options(lean=True)), {"x": np.full((2, DEPTH), 255, np.uint8)})
@@ -69,8 +82,11 @@ g (float[1, 4, 5, 6] x) => (float[1, 8, 5, 6] y) {
 
 
 @pytest.mark.parametrize("file", [False, True], ids=["bytes", "file"])
-def test_codes_of_several_scales_need_no_zero_points(file: bool, tmp_path: Path) -> None:
+def test_codes_of_several_scales_need_no_zero_points(
+    file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the option for exact products the runtime gives them one for all, and fails when the model runs."""
+    monkeypatch.setattr(engine, "saturates", lambda: True)
     proto, rng = onnx.parser.parse_model(FILTERS), np.random.default_rng(0)
     codes, scales = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8), rng.random(8).astype(np.float32)
     proto.graph.initializer.extend(numpy_helper.from_array(x, n) for x, n in ((codes, "codes"), (scales, "scales")))

@@ -9,7 +9,6 @@ import pytest
 
 from onnxfuse.ir.dtype import BOOL, F16, F32, I64
 from onnxfuse.ir.graph import Constant, Graph
-from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.folding import EAGER_BYTES, LARGEST_BYTES
 from tests.rules.build import Build, only, ops, rewritten, run, same
 
@@ -346,28 +345,6 @@ def test_dead_nodes_are_removed_with_their_last_reader() -> None:
     after, _ = rewritten(before)
     assert ops(after) == ["Neg"]
     same(before, after, {"n": 3})
-
-
-def test_a_computed_target_becomes_constant() -> None:
-    b = Build()
-    x = b.input("x", "n", "s", 6)
-    front = b.node("Shape", b.node("ReduceMax", x, axes=(2,), keepdims=0))
-    b.node("Neg", b.node("Reshape", x, b.node("Concat", front, b.ints(2, 3), axis=0)), out="z")
-    before = b.graph("z")
-    after, fired = rewritten(before, only("constant-reshape"))
-    assert fired == {"constant-reshape": 1} and ops(after) == ["Reshape", "Neg"]
-    same(before, after, {"n": 2, "s": 5})
-    assert after.constants[after.nodes[0].inputs[1]].load().tolist() == [0, 0, 2, 3]
-
-
-def test_targets_that_no_constant_says() -> None:
-    b = Build()
-    n, s, one = (b.types[b.input(k, k)].shape[0] for k in ("n", "s", "o"))  # type: ignore[union-attr]
-    assert spelled((n, s, one), (n, s * one)) is None  # a copied symbol and an inferred one: breaks where n is 0
-    assert spelled((n, s), (s, n)) is None
-    assert spelled((n * 2, s * 0 + 3), (n, s * 0 + 6)) == (-1, 6)
-    assert spelled((s * 0 + 4,), (s * 0 + 2, s * 0 + 2)) == (2, 2)
-    assert spelled((n, s * 0), (n, s * 0)) is None
 
 
 def test_bool_constants_fold() -> None:

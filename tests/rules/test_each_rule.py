@@ -125,6 +125,14 @@ def _grouped(b: Build, groups: int) -> str:
     return str(b.node("Reshape", normal, b.ints(2, 4, 6, 6)))
 
 
+def _in_parts(b: Build, count: int) -> str:
+    """Normalization of 2 channels of 15 rows in several parts, or in one, behind which the image has another shape."""
+    parts = b.node("Reshape", _x(b, 2, 2, 15, 99), b.ints(2, 2 * count, 15 // count, 99))
+    statistics = (b.constant(b.rng.uniform(0.5, 2.0, 2 * count).astype(np.float32)) for _ in range(4))
+    normal = b.node("BatchNormalization", parts, *statistics)
+    return str(b.node("Reshape", normal, b.ints(2, 2, 15, 99) if count > 1 else b.ints(2, 2, 99, 15)))
+
+
 def _image(b: Build, other: str, pads: int = 0) -> str:
     x = _x(b, 2, 4, 7, 7)
     return str(b.node("Conv", b.node(other, x, b.weights(4, 1, 1)), b.weights(6, 4, 3, 3), pads=(pads,) * 4))
@@ -183,6 +191,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: _neg(b, _transposed(b, b.node("Relu", _transposed(b, _x(b))))),
         lambda b: _neg(b, _transposed(b, b.node("Softmax", _transposed(b, _x(b)), axis=-1))),
     ),
+    "normalization-between": (lambda b: _in_parts(b, 5), lambda b: _in_parts(b, 1)),
     "selection-first": (
         lambda b: _first_rows(b, b.node("Exp", _x(b, 120, 128))),
         lambda b: _first_rows(b, b.node("Softmax", _x(b, 120, 128), axis=0)),

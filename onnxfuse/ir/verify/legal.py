@@ -23,7 +23,17 @@ from onnxfuse.ir.kernel import (
     in_slots,
     statements,
 )
-from onnxfuse.ir.lanes import NEAR, copies, cutting, masked, matrix_load, piecewise, stores_codes, wide_accesses
+from onnxfuse.ir.lanes import (
+    NEAR,
+    climbing,
+    copies,
+    cutting,
+    masked,
+    matrix_load,
+    piecewise,
+    stores_codes,
+    wide_accesses,
+)
 from onnxfuse.ir.launch import Sync
 from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
@@ -194,6 +204,8 @@ def _fits(x: Load | FromIndex, lanes: Lanes, loop: Loop) -> bool:
             return isinstance(x, Load) and bool(cutting(x, axis)) and masked(x, axis) == lanes.step
         case "piecewise":
             return isinstance(x, Load) and piecewise(x, axis)
+        case "climbing":
+            return isinstance(x, Load) and climbing(x, axis) == lanes.step
         case "gathered":
             return isinstance(x, FromIndex) or not cut
         case "guarded":

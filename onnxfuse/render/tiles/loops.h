@@ -217,6 +217,31 @@ template <class T, class L, class G, class F> ONNXFUSE_INLINE vec<T> piecewise_l
   }
   return load_lanes(from, lanes);
 }
+// p[place(j)], where place moves by 1 after every K lanes; if it is limited at one of its ends within the vector, lane by lane.
+// Lanes that are not active may be beyond what place is defined for, but nothing is read there.
+template <int K, class T, class L, class F> ONNXFUSE_INLINE vec<T> climbing_lanes(const T* p, i64 j, L lanes, F place) {
+  if constexpr (L::all) {
+    const i64 first = place(j);
+    int ahead = 1;  // lanes that read the first element
+#pragma GCC unroll 8
+    for (; ahead <= K; ahead++)
+      if (place(j + ahead) != first) break;
+    const int before = K - ahead, last = (LANES - 1 + before) / K;
+    if (ahead <= K && place(j + LANES - 1) - first == last) {
+      const auto part = load_lanes(p + first, First{last + 1});
+      using I = int_like<elem<vec<T>>>;
+      const auto at = (iota<I>() + (I)before) / (I)K;
+#if defined(__clang__)
+      vec<T> r{};
+      for (int i = 0; i < LANES; i++) r[i] = part[at[i]];
+      return r;
+#else
+      return __builtin_shuffle(part, at);
+#endif
+    }
+  }
+  return each_lane<compute<T>>(j, lanes, [&](i64 lane) HOLE { return get(p + place(lane)); });
+}
 template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L lanes, vec<T> v, F place) {
   if constexpr (is_same<T, f16> || is_same<T, bf16>) {  // rounded as a vector
     T rounded[LANES];

@@ -12,24 +12,29 @@ from onnxfuse.ir.layout import Layout, Permute, contiguous_along
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.contract import recognise, worth_tiles
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.nest import fills_half
 from onnxfuse.schedule.nests.tiled import Tiled
 
 
-def layout_inside(d: Definition, nest: Nest, tiled: Tiled | None, later: Sequence[Definition]) -> dict[str, Layout]:
+def layout_inside(
+    d: Definition, nest: Nest, tiled: Tiled | None, later: Sequence[Definition], constants: Container[str]
+) -> dict[str, Layout]:
     """The layout of an intermediate value, if it is not row-major: of what `later` definitions need, or tiles make."""
     free = not tiled.batch if tiled is not None else not has_reduction(nest.value)
-    found = _summed_last(d, later) if free else {}
+    found = _summed_last(d, later, constants) if free else {}
     return found or (_columns_last(d, nest, tiled.columns, later) if tiled is not None else {})
 
 
-def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
+def _summed_last(d: Definition, later: Sequence[Definition], constants: Container[str]) -> dict[str, Layout]:
     """The layout of an intermediate value that later contractions reduce along one dimension: that one contiguous.
 
-    Not for sums of squares, which may have vector lanes over free axes.
+    Not for sums of squares, nor for those too short for tiles, which have vector lanes over free axes.
     """
-    reads = [(r, n) for other, r, n in _reduced(d.name, later) if _is_product(other, r)]
+    reads = [
+        (r, n) for other, r, n in _reduced(d.name, later) if _is_product(other, r) and _has_tiles(other, constants)
+    ]
     dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
     if len(dims) != 1 or dims == {len(d.axes) - 1}:
         return {}
@@ -65,6 +70,12 @@ def _is_product(d: Definition, x: Reduce) -> bool:
     """Whether a sum in a definition is a contraction, one factor of which is invariant along some axis."""
     c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
     return c is not None and bool(c.rows or c.columns)
+
+
+def _has_tiles(d: Definition, constants: Container[str]) -> bool:
+    """Whether the contraction in a definition is computed by register tiles, as far as is known."""
+    found = recognise(d, constants)
+    return found is None or worth_tiles(found, constants)
 
 
 def along_result(

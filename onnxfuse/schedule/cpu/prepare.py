@@ -105,7 +105,7 @@ def _prepared(
         if tiled is None and found is not None and worth_tiles(found, weights):
             tiled = _tiled(found, done, weights, target, half)
         if d.name not in done.places:  # for its strides only: phases allocate it
-            done.layouts |= layout_inside(d, nest, tiled, later)
+            done.layouts |= layout_inside(d, nest, tiled, later, weights)
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
             del done.jobs[operands:]  # operands prepared in vain

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import indices_of, loads, walk
 from onnxfuse.ir.dtype import F32
@@ -181,7 +181,17 @@ def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bo
             continue
         phases.extend(_closed(current, joined_before))
         current = unit
-    return [*phases, *_closed(current, joined_before)]
+    return list(_shared_packed_first([*phases, *_closed(current, joined_before)]))
+
+
+def _shared_packed_first(phases: Sequence[AlignedJobs]) -> Iterator[AlignedJobs]:
+    """The phases; right sides that later ones read as well are packed in phases of their own, not by each task."""
+    for at, t in enumerate(phases):
+        later = {x.source for other in phases[at + 1 :] for j in other.jobs for x in j.reads}
+        shared = [j for j in t.jobs if j.right_side and j.nest.name in later and len(t.jobs) > 1]
+        alone = [align([j]) for j in shared]
+        yield from (each for each in alone if each is not None)
+        yield replace(t, jobs=tuple(j for j in t.jobs if j not in shared)) if shared else t
 
 
 def _units(jobs: Sequence[Job]) -> list[list[Job]]:

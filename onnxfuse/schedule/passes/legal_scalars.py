@@ -11,7 +11,7 @@ from onnxfuse.ir.compose import free_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
-from onnxfuse.ir.lanes import NEAR, masked, piecewise
+from onnxfuse.ir.lanes import NEAR, climbing, masked, piecewise
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 
 SNAPPED = 32  # bits of the widest integers to which one instruction rounds a float
@@ -67,6 +67,8 @@ class LegalScalars:
             return Lanes("strided", near)
         if self.aligned and (found := grouped(x.index[0], self.axis)) is not None:
             return Lanes("grouped", *found)
+        if (each := climbing(x, self.axis)) is not None:
+            return Lanes("climbing", each)
         return Lanes("gathered")
 
     def _numbers(self, x: FromIndex, axis: Axis) -> Lanes:

@@ -101,6 +101,10 @@ def shallow() -> Iterator[Case]:
         b = Build()
         y = b.node("Gemm", b.input("x", m, k), b.weights(n, k), b.weights(n), transB=1)
         yield Case(f"gemm_shallow_{m}_{k}_{n}", b.graph(y), ANY_ROWS if m == "M" else ({},))
+    b = Build()  # of a few results of a product, as decisions in trees are
+    y = b.node("Gemm", b.weights(21, 12), b.input("x", "M", 12), transB=1)
+    y = b.node("Reshape", b.node("Relu", y), b.ints(3, 7, -1))
+    yield Case("gemm_before_shallow", b.graph(b.node("MatMul", b.weights(3, 8, 7), y)), ANY_ROWS)
 
 
 def transposed() -> list[Case]:
@@ -251,6 +255,11 @@ def attentions() -> list[Case]:
     q, k, v = (b.input(n, 2, 3, s, 16) for n, s in (("q", 11), ("k", 23), ("v", 23)))
     p = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
     out.append(Case("attention_cross", b.graph(b.node("MatMul", p, v))))
+    b = Build()  # another product by the same values: both read one copy in panels
+    q, p = b.input("q", "B", "S", 16), b.input("p", "B", "R", "S")
+    y = b.node("MatMul", b.node("Softmax", b.node("MatMul", q, b.node("Transpose", q, perm=(0, 2, 1))), axis=-1), q)
+    sizes = tuple({**at, "R": rows} for at, rows in zip(ANY_LENGTH, (5, 33, 1, 16), strict=True))
+    out.append(Case("attention_and_product", b.graph(y, b.node("MatMul", p, q)), sizes))
     b = Build()  # heads of which the first channels were turned and the others were not
     turned, kept = ([b.input(f"{n}{i}", 1, 3, 14, size) for i in "qk"] for n, size in (("turned", 8), ("kept", 24)))
     q, k = (b.node("Concat", *parts, axis=3) for parts in zip(turned, kept, strict=True))

@@ -1,4 +1,4 @@
-"""Cases of kernels that sample images at computed places: every mode, open sizes, and what they are fused with."""
+"""Cases of kernels that sample images at computed places, or enlarge them: every mode, open sizes, and what follows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.dtype import F16, F32, F64, I64, DType
 from onnxfuse.ir.graph import Graph
 from tests.kernels.compiled import Case
 from tests.rules.build import Build
 
 OPEN = ({"N": 1, "H": 5, "W": 7, "P": 3}, {"N": 2, "H": 1, "W": 1, "P": 37}, {"N": 1, "H": 2, "W": 33, "P": 1})
 
+ENLARGED = tuple({"N": n, "H": h, "W": w} for n, h, w in ((1, 1, 1), (2, 3, 7), (1, 2, 33), (1, 5, 40), (1, 1, 130)))
 IMAGES = tuple({**sizes, "N": 5} for sizes in OPEN)  # as many as an index may be
 
 
@@ -78,6 +79,13 @@ def levels() -> Graph:
     return b.graph(found)
 
 
+def enlarged(times: int, dtype: DType = F32, **attrs: Any) -> Graph:
+    """An image of any size, enlarged, with something elementwise behind."""
+    b = Build(17)
+    wide = b.node("Resize", b.input("x", "N", 2, "H", "W", dtype=dtype), "", b.constant([1, 1, times, times]), **attrs)
+    return b.graph(b.node("Relu", wide))
+
+
 def _cases() -> list[Case]:
     out = [Case("sample_attended", attended()), Case("regions_of_levels", levels())]
     out.append(Case("sample_stacked", stacked(2)))
@@ -89,6 +97,10 @@ def _cases() -> list[Case]:
         for padding in ("zeros", "reflection") if mode == "cubic" else ("zeros", "border", "reflection"):
             graph = sampled(2, 3, 5, 7, points=(4, 19), mode=mode, padding_mode=padding)
             out.append(Case(f"sample_{mode}_{padding}", graph))
+    out += [Case(f"enlarged_{n}_any", enlarged(n, mode="linear"), ENLARGED) for n in (2, 3, 4, 8)]
+    out += [Case(f"enlarged_{n}_repeated", enlarged(n, mode="nearest"), ENLARGED) for n in (2, 3, 8)]
+    out.append(Case("enlarged_2_double", enlarged(2, F64, mode="linear"), ENLARGED))
+    out.append(Case("enlarged_4_half", enlarged(4, F16, mode="linear"), ENLARGED))
     graph = sampled("N", 17, "H", "W", points=("P", 5))
     out.append(Case("sample_any", graph, OPEN))
     for padding in ("zeros", "border", "reflection"):
