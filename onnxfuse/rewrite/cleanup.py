@@ -24,6 +24,7 @@ _WRITES = frozenset({"ScatterElements", "ScatterND"})
 _FILLED = 1 << 20  # largest value of moved constants, in bytes, that is materialized to fold a scatter of it
 _FACTORS = frozenset({"Cast", "Mul", "Sub"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -43,8 +44,8 @@ def fold(work: MutableGraph, at: int, trust: bool) -> Draft:
 def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
-    filters = node.op == "DequantizeLinear" and _is_filter(work, node)
-    if row is not None and row.codes and not filters:
+    dequantized = node.op == "DequantizeLinear" and _is_dequantized(work, node)
+    if row is not None and row.codes and not dequantized:
         raise NoMatch("Q and DQ nodes are not folded, since quantized constants are smaller")
     filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
@@ -52,7 +53,7 @@ def _evaluated(work: MutableGraph, at: int) -> dict[str, Constant]:
             filled |= _filled(work, node, i)
     constants = {**work.constants, **filled} if filled else work.constants
     definitions = work.definitions(at)
-    weights = filters or (node.op == "Cast" and _is_weight(work, node))
+    weights = dequantized or (node.op == "Cast" and _is_weight(work, node))
     return folded(definitions, node.outputs, constants, weights=weights, by=scattered(node, constants))
 
 
@@ -77,18 +78,23 @@ def _is_weight(work: MutableGraph, node: Node) -> bool:
     return False
 
 
-def _is_filter(work: MutableGraph, node: Node) -> bool:
-    """Whether codes become filters or bias of a convolution of an image that is not quantized, and nothing else.
+def _is_dequantized(work: MutableGraph, node: Node) -> bool:
+    """Whether codes become a weight of one product or convolution of values that are not quantized, and nothing else.
 
-    The runtime computes such a convolution in floating point too, and dequantizes its filters in each run.
+    The runtime computes these in floating point too, and dequantizes their weights in each run. Not of products with
+    weights in order, whose left sides it quantizes itself (decision 0294).
     """
-    source, value = work.constants.get(node.inputs[0]), node.outputs[0]
-    if source is None or not work.single_use(value):
-        return False
-    (reader,) = (work.nodes[at] for at in work.users[value])
-    image = work.maker.get(reader.inputs[0])
-    quantized = image is not None and work.nodes[image].op == "DequantizeLinear"
-    return reader.op in _CONVOLUTIONS and reader.inputs[0] != value and not quantized
+    source, value, turned = work.constants.get(node.inputs[0]), node.outputs[0], False
+    while source is not None and work.single_use(value):
+        (reader,) = (work.nodes[at] for at in work.users[value])
+        if reader.op != "Transpose":
+            at = work.maker.get(reader.inputs[0])
+            quantized = at is not None and work.nodes[at].op == "DequantizeLinear"
+            turned |= reader.op == "Gemm" and work.view(reader).attr("transB", 0) == 1
+            weight = reader.op in _CONVOLUTIONS or (reader.op in _PRODUCTS and (turned or value != reader.inputs[1]))
+            return weight and reader.inputs[0] != value and not quantized
+        value, turned = reader.outputs[0], True
+    return False
 
 
 def _filled(work: MutableGraph, node: Node, value: str) -> dict[str, Constant]:

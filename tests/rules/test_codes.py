@@ -122,3 +122,24 @@ def test_filters_are_folded_from_codes(case: str) -> None:
     folds = {"folds": [reader], "turned": [reader], "two readers": ["DequantizeLinear", "Conv", "Neg"]}
     assert sorted(ops(after)) == sorted(folds.get(case, ops(before)))
     same(before, after)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("case", ["Gemm", "Gemm turned", "MatMul", "MatMul turned"])
+def test_weights_in_another_order_are_folded_from_codes(case: str, quantized: bool) -> None:
+    """The runtime dequantizes these in each run; it multiplies codes in order with values that it quantizes itself."""
+    b, (op, *turned) = Build(), case.split()
+    codes = b.constant(b.rng.integers(-127, 128, (9, 6) if turned else (6, 9)).astype(np.int8))
+    scales = b.constant(b.rng.random(9).astype(np.float32))
+    w = b.node("DequantizeLinear", codes, scales, axis=0 if turned else 1)
+    x = b.input("x", 4, 6)
+    if quantized:
+        x = b.node("DequantizeLinear", b.input("q", 4, 6, dtype=U8), b.constant(np.float32(0.1)))
+    if op == "Gemm":
+        y = b.node("Gemm", x, w, b.weights(9), transB=len(turned))
+    else:
+        y = b.node("MatMul", x, b.node("Transpose", w, perm=(1, 0)) if turned else w)
+    before = b.graph(y)
+    after, _ = rewritten(before, only("fold"))
+    assert ops(after) == ([op] if turned and not quantized else ops(before))
+    same(before, after)
