@@ -259,7 +259,7 @@ def attentions() -> list[Case]:
     q, p = b.input("q", "B", "S", 16), b.input("p", "B", "R", "S")
     y = b.node("MatMul", b.node("Softmax", b.node("MatMul", q, b.node("Transpose", q, perm=(0, 2, 1))), axis=-1), q)
     sizes = tuple({**at, "R": rows} for at, rows in zip(ANY_LENGTH, (5, 33, 1, 16), strict=True))
-    out.append(Case("attention_and_product", b.graph(y, b.node("MatMul", p, q)), sizes))
+    out.append(Case("product_beside_attention", b.graph(y, b.node("MatMul", p, q)), sizes))
     b = Build()  # heads of which the first channels were turned and the others were not
     turned, kept = ([b.input(f"{n}{i}", 1, 3, 14, size) for i in "qk"] for n, size in (("turned", 8), ("kept", 24)))
     q, k = (b.node("Concat", *parts, axis=3) for parts in zip(turned, kept, strict=True))
