@@ -48,9 +48,8 @@ def filters_width(c: Contracted, places: Mapping[str, Place], constants: Contain
     if not {image.dtype, filters.dtype} <= {F32, F16}:
         return 0
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
-    return (
-        rows_of_tiles(c.columns, target.rows) if stride is not None and 1 <= (stride.constant or 0) <= FARTHEST else 0
-    )
+    near = stride is not None and 1 <= (stride.constant or 0) <= FARTHEST
+    return rows_of_tiles(c.columns, target.rows) if near else 0
 
 
 def exchanged(
