@@ -88,8 +88,8 @@ def _is_dequantized(work: MutableGraph, node: Node) -> bool:
     while source is not None and work.single_use(value):
         (reader,) = (work.nodes[at] for at in work.users[value])
         if reader.op != "Transpose":
-            at = work.maker.get(reader.inputs[0])
-            quantized = at is not None and work.nodes[at].op == "DequantizeLinear"
+            left = work.node(reader.inputs[0])
+            quantized = left is not None and left.op == "DequantizeLinear"
             turned |= reader.op == "Gemm" and work.view(reader).attr("transB", 0) == 1
             weight = reader.op in _CONVOLUTIONS or (reader.op in _PRODUCTS and (turned or value != reader.inputs[1]))
             return weight and reader.inputs[0] != value and not quantized

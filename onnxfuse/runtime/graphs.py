@@ -73,3 +73,10 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All nodes of a graph, and of the graphs that it holds."""
     for each in graphs(graph):
         yield from each.node
+
+
+def written_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of a model, those of inner graphs and of functions too."""
+    yield from all_nodes(model.graph)
+    for function in model.functions:
+        yield from function.node

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 from onnx.inliner import inline_local_functions
 
-from onnxfuse.runtime.graphs import all_nodes
+from onnxfuse.runtime.graphs import all_nodes, written_nodes
 
 
 def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> bytes:
@@ -51,8 +51,7 @@ def lacks_zero_points(model: str | bytes) -> bool:
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
     except (DecodeError, OSError):
         return False
-    nodes = (*all_nodes(proto.graph), *(n for f in proto.functions for n in f.node))
-    return any(n.op_type == "DequantizeLinear" and not any(n.input[2:]) for n in nodes)
+    return any(n.op_type == "DequantizeLinear" and not any(n.input[2:]) for n in written_nodes(proto))
 
 
 def _codes(model: ModelProto) -> Iterator[TensorProto]:

@@ -5,12 +5,10 @@ On some machines it saturates sums of products without them (decision 0202).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto
 
 from onnxfuse.runtime import engine
-from onnxfuse.runtime.graphs import all_nodes
+from onnxfuse.runtime.graphs import all_nodes, written_nodes
 
 PRODUCTS = frozenset({
     "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "MatMulIntegerToFloat",
@@ -33,10 +31,3 @@ def quantizes(model: ModelProto) -> bool:
     """Whether a model quantizes values, not only dequantizes them."""
     ops = {node.op_type for node in written_nodes(model)}
     return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
-
-
-def written_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """All nodes of a model, those of inner graphs and of functions too."""
-    yield from all_nodes(model.graph)
-    for function in model.functions:
-        yield from function.node

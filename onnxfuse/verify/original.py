@@ -17,6 +17,7 @@ from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
+from onnxfuse.runtime.graphs import written_nodes
 from onnxfuse.runtime.memory import LoadCost, Watch
 from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import codes, compare, scales, trial, truth
@@ -363,7 +364,7 @@ def _element_types(skeleton: ModelProto) -> Iterator[int]:
     yield from (tensor.data_type for tensor in skeleton.graph.initializer)
     for value in (*skeleton.graph.input, *skeleton.graph.output, *skeleton.graph.value_info):
         yield value.type.tensor_type.elem_type
-    for node in codes.written_nodes(skeleton):
+    for node in written_nodes(skeleton):
         yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
 
 
