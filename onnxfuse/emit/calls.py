@@ -143,9 +143,7 @@ def _kept(
 
 def _call(f: Fused, graph: Graph, weights: Weights, emission: Emission) -> onnx.NodeProto:
     """The fused node of a group; its constants are stored in the layouts of the kernel's inputs."""
-    inputs = [
-        weights.packed(p, graph, emission.taken) if p.value in graph.constants else p.value for p in f.kernel.inputs
-    ]
+    inputs = [weights.packed(p, graph) if p.value in graph.constants else p.value for p in f.kernel.inputs]
     origin = f.group.origin or (f.group.name,)
     name = unique(f"{origin[0]}/{readable(f.body)}", emission.node_names)
     emission.names[f.group.nodes[0].name] = name

@@ -49,6 +49,7 @@ class Emitted:
     exact: memoryview | None = None
     names: Mapping[str, str] = field(default_factory=dict)  # names of fused nodes, by that of the group's first node
     bodies: tuple[Emitted, ...] = ()  # subgraphs with kernels, each as a model of its own
+    decoding: int = 0  # nodes that make weights of codes when the model is loaded, and never run
 
     @property
     def weight_bytes(self) -> int:
@@ -65,8 +66,8 @@ def emit(plan: Plan, fused: Sequence[Fused], library: LibraryEntry, inner: tuple
     main = Planned(plan, fused, inner)
     source = main.source
     proto = _frame(source, plan.graph)
-    weights = Weights(source, shared=bool(inner))
     emission = emission_of(main, library.domain)
+    weights = Weights(source, emission.taken, shared=bool(inner))
     fill(proto.graph, main, weights, emission)
     for function in proto.functions:
         weights.take(function)
@@ -80,9 +81,13 @@ def emit(plan: Plan, fused: Sequence[Fused], library: LibraryEntry, inner: tuple
         set_metadata(proto, **about, targets=" ".join(library.targets))
     _import_domains(proto)
     check(proto)
-    bodies = tuple(_of(made, weights) for each in emission.subgraphs if (made := standalone(proto, each)) is not None)
+    inside = (standalone(proto, each, weights.decoding) for each in emission.subgraphs)
+    bodies = tuple(_of(made, weights) for made in inside if made is not None)
     rename(proto.graph, source.spelled)
-    return Emitted(proto, weights.large, weights.blob, bool(source.external), names=emission.names, bodies=bodies)
+    return Emitted(
+        proto, weights.large, weights.blob, bool(source.external),
+        names=emission.names, bodies=bodies, decoding=len(weights.decoding),
+    )  # fmt: skip
 
 
 def state_library(emitted: Emitted, sha256: str) -> Emitted:
@@ -111,7 +116,7 @@ def _of(body: onnx.ModelProto, weights: Weights) -> Emitted:
 def copied(source: ModelSource) -> Emitted:
     """The loaded model unchanged, where there is nothing to optimize."""
     proto = onnx.ModelProto.FromString(slim(source.data))
-    weights = Weights(source)
+    weights = Weights(source, set())
     for part in (proto.graph, *proto.functions):
         weights.take(part)
     return Emitted(proto, weights.large, weights.blob, weights.moved, None if weights.moved else source.data)

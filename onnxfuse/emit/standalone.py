@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -16,11 +16,13 @@ from onnxfuse.load.inline import free_names
 from onnxfuse.load.names import OWN
 
 
-def standalone(model: onnx.ModelProto, subgraph: Subgraph) -> onnx.ModelProto | None:
+def standalone(
+    model: onnx.ModelProto, subgraph: Subgraph, decoding: Sequence[onnx.NodeProto]
+) -> onnx.ModelProto | None:
     """The subgraph with captured values as inputs, weights as initializers, and the functions of the model.
 
-    Captured extents are computed from inputs. None where the subgraph itself has no kernel, or the type of a captured
-    value is not known.
+    It has what it needs of the nodes `decoding`, which make weights of codes in the main graph. Captured extents are
+    computed from inputs. None where the subgraph itself has no kernel, or the type of a captured value is not known.
     """
     if not subgraph.planned.fused:
         return None
@@ -29,7 +31,12 @@ def standalone(model: onnx.ModelProto, subgraph: Subgraph) -> onnx.ModelProto | 
     made.graph.CopyFrom(body)
     without(made.graph, "input", "node")
     stored = {t.name: t for outer in (model.graph, *subgraph.protos[1:-1]) for t in outer.initializer}
-    read = free_names(body)
+    read, before = free_names(body), list[onnx.NodeProto]()
+    for node in reversed(decoding):
+        if read.intersection(node.output):
+            read = (read - set(node.output)) | set(node.input)
+            before.insert(0, node)
+    made.graph.node.extend(before)
     made.graph.initializer.extend(stored[name] for name in sorted(read & stored.keys()))
     values = (*(v.name for v in body.input), *sorted(read - stored.keys()))
     extents = _extents(graph, values)

@@ -5,24 +5,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
+from onnxfuse.emit.coded import OPSET, PARTS, coding, decoding
 from onnxfuse.emit.names import unique
 from onnxfuse.emit.proto import tensors_in, without
 from onnxfuse.emit.spell import stored
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.dtype import F32, I8, U8, DType
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.load.source import ModelSource
 from onnxfuse.load.tensors import Payloads
+from onnxfuse.runtime.graphs import put_nodes
 from onnxfuse.runtime.wire import THRESHOLD, Buffer, key_of, make_stub
 
 _KEY = "weight:"
+_CODED = 16 << 10  # bytes of weights from which on they are stored as the codes that they were made of
 _PIECE = 1 << 16  # elements that are looked at at a time: they stay in a cache
 _SIGNIFICANT = 2.0**-100
 # Identifies a stored tensor: a value in plain layout, or a constant (or the digest of its payload) in a packed layout.
@@ -46,19 +51,25 @@ class Weights:
     subgraphs. `shared`: constants made by rewrites are deduplicated by digest, since two subgraphs may make the same.
     """
 
-    def __init__(self, source: ModelSource, *, shared: bool = False, main: Weights | None = None) -> None:
+    def __init__(
+        self, source: ModelSource, taken: set[str], *, shared: bool = False, main: Weights | None = None
+    ) -> None:
         self.source = source
         self.moved = False  # whether some tensor was in an external data file
+        self.decoding: list[onnx.NodeProto] = []  # nodes of the main graph that make weights of codes
         self._main = main or self
+        self._taken = taken  # names of values in use
         self._shared = shared
         self._captured: Mapping[str, Constant] = {}  # constants of enclosing graphs
         self._payloads = Payloads(source.data, source.path)
         self._large: dict[str, Weight] = {} if main is None else main._large
+        self._coded = main is None and source.opsets.get("", 0) >= OPSET and _has_codes(source.proto)
+        self._names: dict[_Key, str] = {}  # of packed constants
         self._tensors: dict[_Key, onnx.TensorProto | onnx.SparseTensorProto] = {}
 
     def inner(self, captured: Mapping[str, Constant]) -> Weights:
         """The weights of a subgraph with these captured constants."""
-        made = Weights(self.source, main=self._main)
+        made = Weights(self.source, self._taken, main=self._main)
         made._captured = captured
         return made
 
@@ -78,39 +89,44 @@ class Weights:
         for value in values:
             constant = graph.constants.get(value)
             outside = constant is None or self._captured.get(value) is constant
-            if constant is not None and not outside and (value, PLAIN, None) not in self._tensors:
-                self._tensors[value, PLAIN, None] = self._unpacked(constant, value)
+            if constant is not None and not outside and (value, PLAIN, None) not in self._names:
+                self._names[value, PLAIN, None] = value
+                self._put_plain(constant, value)
 
-    def packed(self, p: Param, graph: Graph, taken: set[str]) -> str:
+    def packed(self, p: Param, graph: Graph) -> str:
         """The name of a constant in the layout and element type of a kernel's input."""
         constant = graph.constants[p.value]
         assert constant.shape == tuple(e.constant for e in p.shape), f"emit: {p.value} is not of the shape {p.shape}"
         if not p.layout.steps and p.dtype == constant.dtype:
             self.plain([p.value], graph)
             return p.value
-        return self._main._packed(constant, p, taken)
+        return self._main._packed(constant, p)
 
-    def _packed(self, constant: Constant, p: Param, taken: set[str]) -> str:
+    def _packed(self, constant: Constant, p: Param) -> str:
         make = _maker(constant, p.layout, p.dtype)
         key: _Key = (*constant.stored(p.layout), p.dtype)
         if self._shared and constant.raw is None:
             key = (hashlib.sha256(make()).hexdigest(), p.layout, p.dtype)
-        if key not in self._tensors:
-            shape = [e.constant or 0 for e in p.storage]
-            tensor = onnx.TensorProto(name=unique(f"{p.value}.packed", taken), data_type=p.dtype.onnx, dims=shape)
-            self._tensors[key] = self._put(tensor, prod(shape) * p.dtype.bytes, make)
-        found = self._tensors[key]
-        assert isinstance(found, onnx.TensorProto)
-        return found.name
+        if key not in self._names:
+            self._names[key] = unique(f"{p.value}.packed", self._taken)
+            self._put_made(key, self._names[key], p.dtype, tuple(e.constant or 0 for e in p.storage), make)
+        return self._names[key]
 
-    def _unpacked(self, constant: Constant, name: str) -> onnx.TensorProto | onnx.SparseTensorProto:
-        raw = constant.raw
+    def _put_plain(self, constant: Constant, name: str) -> None:
+        raw, key = constant.raw, (name, PLAIN, None)
         if isinstance(raw, onnx.SparseTensorProto):
-            return raw
-        if isinstance(raw, onnx.TensorProto):
-            return self._copy(raw, name, constant)
-        tensor = onnx.TensorProto(name=name, data_type=constant.dtype.onnx, dims=constant.shape)
-        return self._put(tensor, constant.bytes, _maker(constant, PLAIN, constant.dtype))
+            self._tensors[key] = raw
+        elif isinstance(raw, onnx.TensorProto):
+            self._tensors[key] = self._copy(raw, name, constant)
+        else:
+            make = _maker(constant, PLAIN, constant.dtype)
+            self._put_made(key, name, constant.dtype, constant.shape, make)
+
+    def _put_made(self, key: _Key, name: str, dtype: DType, shape: tuple[int, ...], make: Callable[[], Buffer]) -> None:
+        """Store what rewriting or packing made, as codes if it can be."""
+        if not self._coded or dtype != F32 or not self._put_codes(name, shape, make):
+            tensor = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=shape)
+            self._tensors[key] = self._put(tensor, prod(shape) * dtype.bytes, make)
 
     # Storing ----------------------------------------------------------------------------------------------------------
 
@@ -137,9 +153,29 @@ class Weights:
         tensor.raw_data = bytes(payload())
         return tensor
 
+    def _put_codes(self, name: str, shape: tuple[int, ...], payload: Callable[[], Buffer]) -> bool:
+        """Store float32 weights as 8-bit codes, from which nodes make them, if they were that; whether they were."""
+
+        def weights() -> np.ndarray[Any, np.dtype[np.float32]]:
+            return np.frombuffer(payload(), np.float32).reshape(shape)
+
+        found = coding(weights()) if prod(shape) * F32.bytes >= _CODED else None
+        if found is None:
+            return False
+        names = {part: unique(f"{name}.{part}", self._taken) for part in PARTS}
+        codes = onnx.TensorProto(name=names["codes"], data_type=U8.onnx, dims=shape)
+        tensors = [self._put(codes, prod(shape), lambda: found.codes(weights()).reshape(-1).data)]
+        tensors.append(numpy_helper.from_array(found.offset, names["offset"]))
+        tensors.append(numpy_helper.from_array(found.scale, names["scale"]))
+        self._tensors |= {(t.name, PLAIN, None): t for t in tensors}
+        self.decoding += decoding(name, names)
+        return True
+
     def store(self, graph: onnx.GraphProto) -> None:
-        """Append all collected constants to the graph's initializers."""
+        """Append all collected constants to the graph's initializers, and put nodes that make others before its own."""
         self.take(graph)
+        if self.decoding:
+            put_nodes(graph, [*self.decoding, *graph.node])
         for tensor in self._tensors.values():
             if isinstance(tensor, onnx.SparseTensorProto):
                 graph.sparse_initializer.append(tensor)
@@ -153,6 +189,12 @@ class Weights:
         for tensor in tensors_in(graph):
             if tensor.data_location == onnx.TensorProto.EXTERNAL and key_of(tensor) is None:
                 tensor.CopyFrom(self._copy(tensor, tensor.name))
+
+
+def _has_codes(model: onnx.ModelProto) -> bool:
+    """Whether a model has tensors of 8-bit integers that are as large as weights."""
+    tensors = chain(model.graph.initializer, tensors_in(model.graph), *map(tensors_in, model.functions))
+    return any(t.data_type in (I8.onnx, U8.onnx) and prod(t.dims) * F32.bytes >= _CODED for t in tensors)
 
 
 def _maker(constant: Constant, layout: Layout, dtype: DType) -> Callable[[], Buffer]:

@@ -32,6 +32,8 @@ def layers_of(path: str | Path) -> dict[str, str]:
     """
     graph = feed_limits.skeleton(Path(path)).graph
     weights = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:  # weights that are made of others when the model is loaded
+        weights |= set(node.output) if weights.issuperset(node.input) else set()
     nodes = ((n.name or n.output[0], [value for value in n.input if value in weights]) for n in graph.node)
     found = named_layers(nodes)
     return found if len(set(found.values()) - {""}) > 1 else {}

@@ -308,9 +308,10 @@ def _nodes_before(b: Build) -> int:
 
 
 def _nodes_after(b: Build) -> int:
-    """Nodes of what is or would be written, those of the same bodies included."""
+    """Nodes of what is or would be run, those of the same bodies included."""
     made = [_nodes_of(each, planned=b.plan is not None and not b.copy) for each in b.everywhere()]
-    return sum(made) if b.emitted is None else len(b.emitted.proto.graph.node) + sum(made[1:])
+    emitted = b.emitted
+    return sum(made) if emitted is None else len(emitted.proto.graph.node) - emitted.decoding + sum(made[1:])
 
 
 def _nodes_of(b: Build, *, planned: bool) -> int:
