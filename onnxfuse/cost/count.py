@@ -273,6 +273,9 @@ class Counter(Means):
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.core.product.left, s.core.product.right, s.core.product.sums))
+        point = self.tables.get(s.right.source.buffer) if s.right.source is not None else None
+        if point is not None:
+            self._touch_source(s, point, right)
         self._access(s.right.buffer, s.right.at, depth * s.core.width, right)
         if s.ahead is not None and s.ahead.buffer == s.right.buffer:
             self._access(s.right.buffer, s.ahead.at, depth * s.core.width, right, early=True)
@@ -290,6 +293,17 @@ class Counter(Means):
         length = self.number(point.length)
         line = (rows - 1) * min(length, self._apart(point) or length) + length  # windows of adjacent rows overlap
         self._access(point.load.source, start, min(rows * length * lines, s.left.segments * line), left)
+
+    def _touch_source(self, s: Tile, point: RowPointer, size: int) -> None:
+        """What a tile makes its panel of: the first of a loop of tiles reads it, once for all of them."""
+        *around, tiles = self.loops
+        lane, lanes = Axis("j", Index.of(s.core.width)), self.target.lanes
+        for axis, step in (*((a, 1) for a in (*point.segments, point.row)), (lane, lanes)):
+            trips = self.number(axis.extent) / step
+            around.append(EnclosingLoop(self.loop_count, axis, trips, step, trips * step))
+            self.loop_count += 1
+        found = Access(point.load.source, self.whole(point.load.index[0] + lane), lanes, size, ())
+        self.visits.append(Visit((found,), tuple(around), tiles.trips))
 
     def _pack(self, s: Pack) -> float:
         rows = max(self.number(s.end) - self.number(s.begin), 1.0)

@@ -265,6 +265,8 @@ def _tile(s: Tile) -> str:
     size = f"rows {s.rows!r} of {s.core.most}, depth {s.left.segments} * {s.left.length!r}, width {s.core.width}"
     size += f", columns {s.right.columns!r}" if s.right.columns != ZERO else ""
     sides = f"{_left(s.left)} {s.left.buffer}[{s.left.at!r}] @ {s.right.buffer}[{s.right.at!r}]"
+    source = s.right.source
+    sides += f" = {source.length!r} behind each of {source.buffer}[{source.at!r}]" if source is not None else ""
     return f"tile {s.out}{at} ={plus} {sides}{how}, {size}{_ahead(s.ahead)}"
 
 

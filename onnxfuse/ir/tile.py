@@ -108,11 +108,13 @@ class Panel:
     """A k-major panel of columns: element k of a column is at k * width + column.
 
     `columns` is the number of valid columns, if given: no vectors beyond them are computed. Quantized tiles require it.
+    With a `source` the tile makes a whole panel while it multiplies: a table has a pointer to each row of columns.
     """
 
     buffer: str
     at: Index
     columns: Index = ZERO
+    source: Pointers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class Tile:
     @property
     def some(self) -> bool:
         """Whether it is a float tile that computes only the first columns of a panel."""
-        return not isinstance(self.left, Quantized) and self.right.columns != ZERO
+        return not isinstance(self.left, Quantized) and self.right.columns != ZERO and self.right.source is None
 
     @property
     def depth(self) -> Index:

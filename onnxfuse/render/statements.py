@@ -212,6 +212,9 @@ class CppPrinter(c_family.StatementPrinter):
             self.put(f"tile_channels({rows}, {a}, {core.most}, {sides}, {out}, {zero}, {slides});")
         elif isinstance(left, Quantized):
             self.codes_tile(s, left.coding, out)
+        elif right.source is not None:
+            source = _address(right.source.buffer, right.source.at)
+            self.put(f"tile_filled({rows}, {a}, {depth}, {source}, {b}, {out}, {index(s.more)} != 0);")
         elif isinstance(left, Packed):
             most = str(core.most) if unit is not None else rows
             self.put(f"{name}_packed({most}, {a}, {depth}, {b}, {out}, {index(s.more)} != 0, {last});")

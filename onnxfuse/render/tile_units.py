@@ -67,6 +67,8 @@ def _tiles(s: Tile) -> Iterator[_Unit]:
     elif isinstance(s.left, Quantized):
         yield _function("codes", "tile_codes", "CODES_TILE", (p.left,))
         yield _function("codes", "tile_widened", "WIDENED_TILE")  # where a machine lacks dot-product instructions
+    elif s.right.source is not None:
+        yield _function("tile", "tile_filled", "FILLED_TILE", (p.left, p.right))
     else:
         even = isinstance(s.left, Pointers) and s.left.even
         kind = "packed" if isinstance(s.left, Packed) else "even" if even else "rows"

@@ -20,6 +20,7 @@ _MACROS = {
     "tile_rows": "ONNXFUSE_ROWS_TILE",
     "tile_even": "ONNXFUSE_EVEN_TILE",
     "tile_packed": "ONNXFUSE_PACKED_TILE",
+    "tile_filled": "ONNXFUSE_FILLED_TILE",
     "some_rows": "ONNXFUSE_SOME_ROWS_TILE",
     "some_even": "ONNXFUSE_SOME_EVEN_TILE",
     "some_packed": "ONNXFUSE_SOME_PACKED_TILE",

@@ -148,6 +148,8 @@ def tile(s: Tile, p: Iterations, names: list[str]) -> None:
         left = _packed_left(s, p, steps, row, there, rows)
     else:
         left = _pointed_left(s, p, steps, row, there, rows, names)
+    if s.right.source is not None:
+        _made(s, s.right.source, p, steps, names)
     right, known = _right(s, p, steps)
     column = np.arange(s.core.width)[:, None, None]
     if isinstance(s.left, Quantized):
@@ -244,6 +246,17 @@ def _behind(s: Tile, p: Iterations, address: Array, at: Array, alive: Array, nam
         values, _ = p.memory[names[each]].read(offset, mine, p.tasks)
         got = np.where(mine, values, got).astype(got.dtype)
     return got
+
+
+def _made(s: Tile, source: Pointers, p: Iterations, steps: _Steps, names: list[str]) -> None:
+    """The panel that a tile makes of the rows behind pointers."""
+    k, column = steps.flat(steps.length), np.arange(s.core.width)[:, None]
+    where = both(p.alive, steps.alive)
+    address, _ = p.memory[source.buffer].read(p.index(source.at) + k, where, p.tasks)
+    shape = (len(k), s.core.width, *p.shape)
+    alive = np.broadcast_to(True if where is None else where, shape)
+    values = _behind(s, p, np.broadcast_to(address, shape), column, alive, names)
+    p.memory[s.right.buffer].write(p.index(s.right.at) + k * s.core.width + column, values, alive, p.tasks)
 
 
 def _right(s: Tile, p: Iterations, steps: _Steps) -> tuple[Array, Where]:

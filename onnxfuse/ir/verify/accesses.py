@@ -390,6 +390,9 @@ class _Check:
             self.multiple(s.right.buffer, b, QUAD, where)
             if isinstance(zero := s.left.coding.right_zero, tuple):
                 self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.right.columns), core.width), where)
+        elif s.right.source is not None:
+            self.reads(s.right.source.buffer, p.index(s.right.source.at), depth, where)
+            self.stores(s.right.buffer, b, depth * core.width, where)
         elif s.right.columns != ZERO:
             self.reads(s.right.buffer, b, (depth - 1) * core.width + p.index(s.right.columns), where)
         else:

@@ -261,7 +261,7 @@ def _read(s: Stmt) -> Iterator[str]:
         case Pack():
             yield s.load.source
         case Tile():
-            yield from (s.left.buffer, s.right.buffer)
+            yield from (s.left.buffer, s.right.buffer if s.right.source is None else s.right.source.buffer)
         case HorizontalReduce() | CopyAsync():
             yield s.source
         case Mma():
@@ -298,6 +298,8 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return (s.buffer,)
         case RowPointer():
             return (s.table,)
+        case Tile(right=Panel(source=Pointers())):
+            return (s.out, s.right.buffer)
         case Pack() | Tile():
             return (s.out,)
         case HorizontalReduce() | CopyAsync():

@@ -30,6 +30,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import CopyAsync
 from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.ir.tile import Packed, Quantized, Tile
 from onnxfuse.ir.verify.closed import outside
@@ -186,11 +187,22 @@ class _Types:
         else:
             self.expect(f"rows behind {left.buffer}, of a tile as {p!r},", self.buffers[left.buffer], p.left)
         self.operand(f"the panel in {s.right.buffer}", s.right.buffer, p.right)
+        if s.right.source is not None:
+            self.source(s.right.source.buffer, s)
         self.operand(f"sums in {s.out}", s.out, p.sums)
         if p.exact != isinstance(left, Quantized):
             self.found[f"a tile of {type(left).__name__} rows has the product {p!r}"] = None
         if isinstance(left, Quantized):
             self.coding(left, p.left, p.right)
+
+    def source(self, table: str, s: Tile) -> None:
+        """Where the panel of a tile comes from: pointers to rows of its type, for packed rows of floats."""
+        if table not in self.pointers:
+            self.found[f"a panel comes from {table}, expected a buffer of pointers"] = None
+        else:
+            self.expect(f"rows of a panel behind {table}", self.buffers[table], s.core.product.right)
+        if not isinstance(s.left, Packed) or s.core.product != SINGLE:
+            self.found[f"a tile of {type(s.left).__name__} rows as {s.core.product!r} makes its panel"] = None
 
     def operand(self, what: str, buffer: str, t: DType) -> None:
         """A buffer that a tile reads or stores."""

@@ -44,6 +44,8 @@ struct Ahead {
 // tile_packed: out[i * PANEL + j] = sum over k < depth of a[k, i] * b[k, j], accumulated into `out` with `more`. a is the
 // output of pack_rows.
 //
+// tile_filled: tile_packed with the rows of a panel behind pointers, `from`, which are stored to b while they are multiplied.
+//
 // some_rows, some_even, some_packed: the same for the first `columns` of a panel; sums of the columns behind them, up to a
 // multiple of the lanes, are undefined.
 #define ONNXFUSE_TILE(Left, Right)                                                                                     \
@@ -61,6 +63,7 @@ ONNXFUSE_TILE(float, f16)
 ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
+void tile_filled(int rows, const float* a, i64 depth, const float* const* from, float* b, float* out, bool more);
 
 // Calls fn(Count<rows>) for 0 < rows <= Most: rows are a compile-time constant.
 template <int N> struct Count { static constexpr int value = N; };

@@ -238,6 +238,32 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   finish<Wide>(sum, out);
 }
 
+// Loads and stores of a panel fill gaps that products leave: copied before, it takes up to a fifth of a tile of few rows.
+template <int Rows>
+void filled_tile(const float* a, i64 depth, const float* const* from, int j, float* b, float* out, bool more) {
+  vf sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) {
+    sum[i][0] = more ? load(out + i * PANEL) : vf{};
+    sum[i][1] = more ? load(out + i * PANEL + LANES) : vf{};
+  }
+#pragma GCC unroll 1
+  for (i64 k = 0; k < depth; k++) {
+    const vf b0 = once(load(from[k] + j)), b1 = once(load(from[k] + j + LANES));
+    store(b, b0);
+    store(b + LANES, b1);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; i++) {
+      const vf one = splat<float>(a[i]);
+      sum[i][0] += one * b0;
+      sum[i][1] += one * b1;
+    }
+    a += Rows;
+    b += PANEL;
+  }
+  finish<true>(sum, out);
+}
+
 // LANES values of a row from k on: elements, or words of two bf16.
 template <class To> struct Packed {
   typedef To Word;
@@ -345,6 +371,17 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
     with_rows<TALL>(rows, [&](auto n) {                                                                              \
       over_panel(depth / STEPS<Right>, ahead, [&](int j, Ahead next) {                                               \
         packed_tile<decltype(n)::value, true>(a, depth, b + j * STEPS<Right>, out + j, more, next);                        \
+      });                                                                                                            \
+    });                                                                                                              \
+  }                                                                                                                  \
+  } }
+
+#define ONNXFUSE_FILLED_TILE(Left, Right)                                                                             \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                               \
+  void tile_filled(int rows, const Left* a, i64 depth, const Left* const* from, Right* b, float* out, bool more) {   \
+    with_rows<TALL>(rows, [&](auto n) {                                                                              \
+      over_panel(depth, Ahead{nullptr, 0}, [&](int j, Ahead) {                                                       \
+        filled_tile<decltype(n)::value>(a, depth, from, j, b + j, out + j, more);                                    \
       });                                                                                                            \
     });                                                                                                              \
   }                                                                                                                  \

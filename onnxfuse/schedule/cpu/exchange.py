@@ -16,9 +16,9 @@ from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Prefetch, Split, Stmt, When
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Prefetch, RowPointer, Split, Stmt, When
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, const
-from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
+from onnxfuse.ir.tile import Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
 from onnxfuse.schedule.cpu.tiles import C, Span, epilogue, exceeds
@@ -30,6 +30,9 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 SIDE = "places"  # buffer of a panel of the image
+SOURCES = "sources"  # table of pointers to the rows of pixels of a panel
+MOST_SOURCES = 512  # pointers of a panel, at most
+FEWEST_ROWS = 4  # rows of a tile that makes the panel, at least: with fewer it waits for sums, not for vectors
 NEAR = 0.5  # fraction of L1 for the panels that all tiles read, and for their sums
 TOGETHER = 4  # panels that are multiplied together, at most
 
@@ -125,14 +128,17 @@ class _Multiplied:
         packed = self.side(stop, used, parts, here)
         if part is not None:
             tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
-            over_parts = Loop(part, ZERO, part.extent, "serial", (*packed, Loop(at, ZERO, tiles, "serial", (tile,))))
+            packed, filled = self._filled(packed, tile, at, parts)
+            over_parts = Loop(part, ZERO, part.extent, "serial", (*packed, Loop(at, ZERO, tiles, "serial", filled)))
             last_loop = Loop(at, ZERO, tiles, "serial", (*window, *stored))
             return Loop(self.panel, begin, end, "serial", (known, over_parts, last_loop))
-        packed = (known, *packed)
         if together == 1:
-            finished = (*window, *self.near_results(Index.of(last_row)), tile, *stored)
+            packed, filled = self._filled(packed, tile, at, parts)
+            packed = (known, *packed)
+            finished = (*window, *self.near_results(Index.of(last_row)), *filled, *stored)
             multiplied = Loop(at, ZERO, tiles, "serial", finished)
             return Loop(self.panel, begin, end, "serial", (*packed, multiplied))
+        packed = (known, *packed)
         stored = tuple(x for x in stored if x != known)  # bound before the tile
         finished = (known, tile, *self.next_results(together, Index.of(last_row)), *stored)
         return self._blocks(
@@ -153,6 +159,91 @@ class _Multiplied:
             replace(tiles, body=(*tiles.body, Loop(self.panel, *of_block, "serial", finished))),
         )
         return Loop(block, begin, end, "serial", body)
+
+    @property
+    def fills(self) -> bool:
+        """Whether the first tile of a panel copies it while it multiplies.
+
+        That is of rows of pixels side by side, and known in number, of panels that are multiplied one after another.
+        """
+        lanes = (*[ZERO] * (len(self.tiled.columns) - 1), self._lane)
+        read, depth = self._pixels(lanes, self.parts), product(_extents(self.parts.inner)).constant
+        few = depth is not None and depth <= MOST_SOURCES and bool(self.parts.inner)
+        beside = coefficient(read.index[0], next(iter(axes_of(self._lane)))) == ONE
+        known = all(a.extent.constant is not None for a in self.parts.inner)
+        single = read.dtype == F32 and not read.guards and self.together == 1
+        in_one_line = not self.seamed or (self.tiled.columns[1].extent.constant or 0) >= self.width
+        return few and beside and known and single and in_one_line and self.frame.tile_rows >= FEWEST_ROWS
+
+    def _filled(
+        self, packed: tuple[Stmt, ...], tile: Tile, at: Axis, parts: _Parts
+    ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+        """What is done before the tiles of a panel, and each tile.
+
+        The first makes a panel that is whole and in one line; others are packed before it.
+        """
+        if not self.fills:
+            return packed, (tile,)
+        t, row, first = self.tiled, parts.inner[-1], Index.of(self.panel) * self.width
+        depth, length = product(_extents(parts.inner)).constant, Index.of(self.width)
+        assert depth is not None
+        self.frame.local(SOURCES, Index.of(depth), F32, "pointers")
+        read = self._pixels(self._columns(first), parts)
+        pointers = RowPointer(SOURCES, row, ZERO, row.extent, row.extent.constant or 1, parts.inner[:-1], read, length)
+        source = Pointers(SOURCES, ZERO, depth, length)
+        made = replace(tile, right=replace(tile.right, source=source))
+        short = ZERO if self._whole else greatest(self.width - (t.places - first), ZERO)
+        if self.seamed:
+            line = t.columns[1].extent
+            short = short + greatest(self.width - (line * (floor_div(first, line) + 1) - first), ZERO)
+        before: tuple[Stmt, ...] = (pointers,)
+        with_made, with_packed = list[Guard](), list[tuple[Guard, ...]]()
+        binds = list[Stmt]()
+        if at.extent != ONE:
+            later = Axis("tf", Index.of(2))
+            binds.append(Bind(later, Index.of(at), ONE))
+            with_made.append(_none(later))
+            with_packed.append((_some(later),))
+        if short != ZERO:
+            unready = Axis("pu", Index.of(2))
+            before = (
+                Bind(unready, short, ONE), When((_some(unready),), packed), When((_none(unready),), (pointers,)),
+            )  # fmt: skip
+            with_packed.append((*with_made, _some(unready)))
+            with_made.append(_none(unready))
+        tiles = [When(guards, (tile,)) for guards in with_packed]
+        return before, (*binds, When(tuple(with_made), (made,)) if with_made else made, *tiles)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all panels are known to be whole."""
+        places = self.tiled.places.constant
+        return places is not None and places % self.width == 0
+
+    @property
+    def _lane(self) -> Index:
+        return Index.of(Axis("j", Index.of(self.width)))
+
+    def _columns(self, at: Index) -> Sequence[Index]:
+        """The columns of a place, counted over all of a panel's lines."""
+        t = self.tiled
+        return (ZERO, at) if t.pitch else unflatten(at, _extents(t.columns))
+
+    def _pixels(self, columns: Sequence[Index], parts: _Parts) -> Load:
+        """The element of the image that a step of the reduction multiplies in a column."""
+        t = self.tiled
+        values = {**dict(zip(t.columns, columns, strict=True)), **parts.outer}
+        read = flat_in(substitute_axes(t.right, values), self.frame)
+        assert isinstance(read, Load)
+        return read
+
+    def _seams(self, first: Index) -> Sequence[tuple[int, Index]]:
+        """Of each vector of a panel its first lane, and that of the next line; none if all panels are in one line."""
+        if not self.seamed:
+            return ()
+        line = self.tiled.columns[1].extent
+        vectors = range(0, self.width, self.target.lanes)
+        return [(begin, line * (floor_div(first + begin, line) + 1) - first) for begin in vectors]
 
     @property
     def together(self) -> int:
@@ -244,48 +335,42 @@ class _Multiplied:
         It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow. Where it
         begins in one line and ends in the next, its rows are blends of vectors of both.
         """
-        t, width = self.tiled, self.width
-        lane, first = Index.of(Axis("j", Index.of(width))), Index.of(self.panel) * width
+        t, width, lane, lanes = self.tiled, self.width, self._lane, self.target.lanes
+        first = Index.of(self.panel) * width
         step = flatten(tuple(map(Index.of, parts.inner)), _extents(parts.inner))
 
-        def pixels(columns: Sequence[Index]) -> Load:
-            values = {**dict(zip(t.columns, columns, strict=True)), **parts.outer}
-            read = flat_in(substitute_axes(t.right, values), self.frame)
-            assert isinstance(read, Load)
-            return read
+        def packed(x: Scalar, begin: int, end: Index, prefix: str) -> tuple[Stmt, ...]:
+            levels = [*map(Level, parts.inner), Level(Axis("j", Index.of(width)), "vector", Index.of(begin), end)]
+            return written([Goal(SIDE, place + step * width + lane, cast(x, F32))], levels, f"{prefix}{begin or ''}")
 
-        def packed(x: Scalar, end: Index, prefix: str) -> tuple[Stmt, ...]:
-            levels = [*map(Level, parts.inner), Level(Axis("j", Index.of(width)), "vector", ZERO, end)]
-            return written([Goal(SIDE, place + step * width + lane, cast(x, F32))], levels, prefix)
-
-        seam = Axis("js", Index.of(width + 1))  # lanes of the line in which the panel begins
-        if self.seamed:
-            at = t.columns[1]
-            number = floor_div(first, at.extent)
-            before = first - number * at.extent
-            here, there = pixels((number, before + lane)), pixels((number + 1, before + lane - at.extent))
-            in_first = apply("less", FromIndex(lane - Index.of(seam), I64), const(0, I64))
-            whole: tuple[Stmt, ...] = (
-                When((Guard(width - Index.of(seam), ONE),), packed(here, Index.of(width), "x")),
-                When(
-                    (Guard(width - 1 - Index.of(seam), Index.of(width)),),
-                    packed(apply("select", in_first, here, there), Index.of(width), "s"),
-                ),
-            )
-            known = _within(here, lane, ZERO, least(Index.of(seam), Index.of(stop)), const(0.0, here.dtype))
-            known = _within(there, lane, Index.of(seam), Index.of(stop), known)
-            binds: tuple[Stmt, ...] = (Bind(seam, at.extent - before, Index.of(width)),)
-        else:  # with a pitch, elements between two lines are read too
-            read = pixels((ZERO, first + lane) if t.pitch else unflatten(first + lane, _extents(t.columns)))
-            whole, binds = packed(read, Index.of(width), "x"), ()
-            known = _within(read, lane, ZERO, Index.of(stop), const(0.0, read.dtype))
-        if t.places.constant is not None and t.places.constant % width == 0:
+        binds, whole, known = list[Stmt](), list[Stmt](), list[Stmt]()
+        for begin, next_line in self._seams(first):
+            line = t.columns[1].extent
+            number = floor_div(first + begin, line)
+            at, end_of_vector = first + lane - number * line, Index.of(begin + lanes)
+            seam = Axis(f"js{begin or ''}", Index.of(lanes + 1))  # lanes of the line in which the vector begins
+            binds.append(Bind(seam, next_line - begin, Index.of(lanes)))
+            here, there = self._pixels((number, at), parts), self._pixels((number + 1, at - line), parts)
+            in_first = apply("less", FromIndex(lane - begin - Index.of(seam), I64), const(0, I64))
+            one = packed(here, begin, end_of_vector, "x")
+            two = packed(apply("select", in_first, here, there), begin, end_of_vector, "s")
+            whole.append(When((Guard(lanes - Index.of(seam), ONE),), one))
+            whole.append(When((Guard(lanes - 1 - Index.of(seam), Index.of(lanes)),), two))
+            beyond = least(Index.of(seam) + begin, Index.of(stop))
+            some = _within(here, lane, Index.of(begin), beyond, const(0.0, here.dtype))
+            some = _within(there, lane, Index.of(seam) + begin, Index.of(stop), some)
+            known += packed(some, begin, least(end_of_vector, end), "y")
+        if not self.seamed:  # with a pitch, elements between two lines are read too
+            read = self._pixels(self._columns(first + lane), parts)
+            whole += packed(read, 0, Index.of(width), "x")
+            known += packed(_within(read, lane, ZERO, Index.of(stop), const(0.0, read.dtype)), 0, end, "y")
+        if self._whole:
             return (*binds, *whole)
         missing = width - Index.of(stop)
         return (
             *binds,
-            When((Guard(missing, ONE),), whole),
-            When((Guard(missing - 1, Index.of(width)),), packed(known, end, "y")),
+            When((Guard(missing, ONE),), tuple(whole)),
+            When((Guard(missing - 1, Index.of(width)),), tuple(known)),
         )
 
     @property
@@ -295,6 +380,16 @@ class _Multiplied:
         if t.pitch or len(t.columns) == 1:
             return False
         return not walks_as_one(places[t.right.source].offset(t.right.index), *t.columns[-2:])
+
+
+def _none(a: Axis) -> Guard:
+    """Whether it is 0."""
+    return Guard(Index.of(a), ONE)
+
+
+def _some(a: Axis) -> Guard:
+    """Whether it is 1."""
+    return Guard(Index.of(a) - 1, ONE)
 
 
 def _within(x: Load, lane: Index, begin: Index, end: Index, otherwise: Scalar) -> Load:

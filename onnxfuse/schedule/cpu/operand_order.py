@@ -80,7 +80,7 @@ def exchanged(
         return single
     line, place = c.rows[at - 1 :]
     several = replace(single, columns=(line, place), lines=c.rows[: at - 1])
-    if not (target.tail and made and _has_seams(line, place, read, walked, target.panel)):
+    if not (made and _has_seams(line, place, read, walked, target.lanes)):
         several = replace(several, pitch=_pitch(line, place, read))
         if not several.pitch:
             return single
@@ -89,7 +89,7 @@ def exchanged(
 
 
 def _has_seams(line: Axis, place: Axis, read: Index, walked: Sequence[Index], width: int) -> bool:
-    """Whether a panel lies in two lines of the image at most, and all that is not the image is contiguous across them.
+    """Whether a vector lies in two lines of the image at most, and all that is not the image is contiguous across them.
 
     Then it may be read as whole vectors of either line: before and behind a line are elements of its neighbours.
     """

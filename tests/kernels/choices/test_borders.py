@@ -14,6 +14,7 @@ from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, Stmt, Store, When, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.schedule.cpu.candidates import CostRanking
+from onnxfuse.schedule.cpu.exchange import SIDE
 from onnxfuse.target import CPUS, Cpu
 from tests.kernels.cases.border import CASES
 from tests.kernels.compiled import kernel_of
@@ -157,12 +158,31 @@ def test_images_whose_panels_are_multiplied_together_are_read_once() -> None:
     ("name", "target", "panels"),
     [
         ("exchanged_seams_exact", "x86-64-v3", 49),  # 784 pixels
-        ("exchanged_seams_exact", "x86-64-v4", 28),  # a line each
+        ("exchanged_seams_exact", "x86-64-v4", 25),
         ("exchanged_seams_strided", "x86-64-v3", 12),  # 10 lines of 19
-        ("exchanged_several_lines", "x86-64-v3", 8),  # a panel is in three lines: with what is between them
+        ("exchanged_several_lines", "x86-64-v3", 8),  # a vector is in three lines: with what is between them
     ],
 )
-def test_panels_go_on_in_the_next_line_where_tails_have_a_price(name: str, target: str, panels: int) -> None:
+def test_panels_go_on_in_the_next_line(name: str, target: str, panels: int) -> None:
     kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
     assert isinstance(kernel, Kernel)
     assert prod(s.extent.constant or 0 for s in kernel.phases[-1].splits) == panels
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "packed"),
+    [
+        ("exchanged_points_whole", 1, False),  # of the first of two tiles
+        ("exchanged_points", 1, True),  # the last panel is not whole
+        ("exchanged_seams_long", 1, True),  # nor are those in two lines
+        ("exchanged_seams_exact", 0, True),  # each panel is in two lines
+        ("exchanged_stride", 0, True),  # pixels do not lie side by side
+        ("exchanged_narrow", 0, True),  # a tile of three rows waits for its sums
+    ],
+)
+def test_the_first_tile_of_a_panel_makes_it(name: str, made: int, packed: bool) -> None:
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS["x86-64-v4"])
+    assert isinstance(kernel, Kernel)
+    body = list(statements(kernel.phases[-1].body))
+    assert sum(s.right.source is not None for s in body if isinstance(s, Tile)) == made
+    assert any(isinstance(s, Store) and s.buffer == SIDE for s in body) == packed
