@@ -58,6 +58,7 @@ def other(x: Any, name: str) -> Any:
     if x is None:
         return {"launch": launch.Launch(Index.of(3), Index.of(32)), "unit": AMX, "part": ("p", Index.of(1)),
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
+                "source": tile.Pointers("p", Index.of(1), 2, Index.of(3)),
                 "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
                 "matrix_unit": (AMX, 3), "library": by_a_library("a", "y"),
                 "matrices": launch.MatrixLoad("a", Index.of(1), "b", Index.of(2), 2, False)}[name]  # fmt: skip

@@ -21,7 +21,7 @@ from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, cons
 from onnxfuse.ir.tile import Packed, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.operand_order import rows_of_tiles
-from onnxfuse.schedule.cpu.tiles import C, Span, epilogue, exceeds
+from onnxfuse.schedule.cpu.tiles import C, epilogue, exceeds, line_by_line
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, walks_as_one
@@ -120,7 +120,7 @@ class _Multiplied:
         left = Packed(t.left.source, filters, 1, some)
         right = Panel(SIDE, here, Index.of(stop))
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
-        finish = _line_by_line if t.pitch else epilogue
+        finish = line_by_line if t.pitch else epilogue
         stored = finish(self.job, frame, self.panel, width, row, Index.of(last_row), sums)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
         lanes = self.target.lanes
@@ -397,23 +397,3 @@ def _within(x: Load, lane: Index, begin: Index, end: Index, otherwise: Scalar) -
     (at,) = axes_of(lane)
     apart = coefficient(x.index[0], at) or ONE
     return replace(x, guards=(Guard((lane - begin) * apart, greatest(end - begin, ZERO) * apart),), otherwise=otherwise)
-
-
-def _line_by_line(
-    job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index, sums: tuple[str, Index]
-) -> tuple[Stmt, ...]:
-    """The epilogue of a panel that holds parts of several lines, line by line."""
-    t = job.tiled
-    assert t is not None
-    line, place = t.columns
-    first, stop = Index.of(panel) * width, Index.of(Axis("jn", Index.of(width + 1)))
-    at, begin, beyond = Axis("ll", line.extent), Axis("j0", Index.of(width)), Axis("j1", Index.of(width + 1))
-    ahead = Index.of(at) * t.pitch - first  # lanes before the line
-    span = Span({line: Index.of(at), place: Index.of(Axis("j", Index.of(width))) - ahead}, begin, beyond)
-    binds = (
-        Bind(begin, greatest(ahead, ZERO)),
-        Bind(beyond, least(ahead + place.extent, stop)),
-    )
-    body = (*binds, *epilogue(job, frame, panel, width, row, end, sums, span=span))
-    lines = (floor_div(first, Index.of(t.pitch)), floor_div(first + stop - 1, Index.of(t.pitch)) + 1)
-    return (Loop(at, *lines, "serial", body),)

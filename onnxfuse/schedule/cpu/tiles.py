@@ -16,6 +16,7 @@ from onnxfuse.ir.index import (
     axes_of,
     floor_div,
     greatest,
+    least,
     lower,
     nonnegative,
     upper,
@@ -353,3 +354,23 @@ def _all_columns(
         return values, ZERO, Index.of(width), ()
     stop = Axis("jn", Index.of(width + 1))
     return values, ZERO, Index.of(stop), (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
+
+
+def line_by_line(
+    job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index, sums: tuple[str, Index]
+) -> tuple[Stmt, ...]:
+    """The epilogue of a panel that holds parts of several lines, line by line."""
+    t = job.tiled
+    assert t is not None
+    line, place = t.columns
+    first, stop = Index.of(panel) * width, Index.of(Axis("jn", Index.of(width + 1)))
+    at, begin, beyond = Axis("ll", line.extent), Axis("j0", Index.of(width)), Axis("j1", Index.of(width + 1))
+    ahead = Index.of(at) * t.pitch - first  # lanes before the line
+    span = Span({line: Index.of(at), place: Index.of(Axis("j", Index.of(width))) - ahead}, begin, beyond)
+    binds = (
+        Bind(begin, greatest(ahead, ZERO)),
+        Bind(beyond, least(ahead + place.extent, stop)),
+    )
+    body = (*binds, *epilogue(job, frame, panel, width, row, end, sums, span=span))
+    lines = (floor_div(first, Index.of(t.pitch)), floor_div(first + stop - 1, Index.of(t.pitch)) + 1)
+    return (Loop(at, *lines, "serial", body),)
