@@ -166,3 +166,18 @@ def test_panels_go_on_in_the_next_line_where_tails_have_a_price(name: str, targe
     kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[target])
     assert isinstance(kernel, Kernel)
     assert prod(s.extent.constant or 0 for s in kernel.phases[-1].splits) == panels
+
+
+MIRRORED = ("mirrored", "mirrored_any", "mirrored_last_any", "mirrored_few_filters", "mirrored_columns", "repeated")
+
+
+@pytest.mark.parametrize(
+    "name", [*MIRRORED, *(f"mirrored_{kind}" for kind in ("steps", "apart", "channels", "groups"))]
+)
+def test_an_image_is_mirrored_once(name: str) -> None:
+    """Not for each tap of a window: places in a copy with its border are linear in the pixel and the tap."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    made = [b.name for b in kernel.scratch]
+    assert sum("%bent" in each for each in made) == 1
+    assert not any(each.endswith("%left") for each in made)
