@@ -1,11 +1,13 @@
 """Reads before any store are found from the order of statements."""
 
+from dataclasses import replace
+
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.kernel import Buffer, Kernel, Loop, Param, Phase, Stmt, Store
 from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.scalar import Load
-from onnxfuse.ir.verify.order import early_reads
+from onnxfuse.ir.verify.order import disorder, early_reads
 
 AT = Axis("i", Index.of(4))
 LOCAL, SHARED = Buffer("local", F32, Index.of(4), "local"), Buffer("shared", F32, Index.of(4), "global")
@@ -37,3 +39,11 @@ def test_buffers_that_later_phases_read():
 
 def test_locals_end_with_their_phase():
     assert early_reads(kernel((copied("in0", "local"),), (copied("local", "out0"),))) == ("local",)
+
+
+def test_an_output_that_nothing_stores_is_found():
+    made = kernel((copied("in0", "out0"),))
+    assert disorder(made) == ()
+    left_out, empty = Param("out1", "z", F32, (Index.of(4),), PLAIN), Param("out2", "e", F32, (ZERO,), PLAIN)
+    found = disorder(replace(made, outputs=(*made.outputs, left_out, empty)))
+    assert found == ("out1 is an output, and nothing is stored there",)

@@ -132,3 +132,29 @@ def test_few_filters_at_the_end_of_a_large_island_read_the_layout_of_the_runtime
     made = plan(b.graph(b.node("Tanh", y)), ROWS, Options(), legality=LEGALITY, costing=costing())
     assert x not in made.layouts
     assert len(made.layouts) == len(made.groups) - 2 > 1
+
+
+def test_stages_of_few_channels_in_a_large_island_lie_as_the_runtime_has_them() -> None:
+    """The last blocks of a vocoder: four filters as columns of a tile would leave most of it empty."""
+    b = Build()
+    x, before, stages = b.input("x", 1, 32, 6400), 32, dict[int, list[str]]()
+    for channels in (32, 4):
+        x = b.node("LeakyRelu", b.node("Conv", x, b.weights(channels, before, 3), pads=(1, 1)))
+        ends, stages[channels], before = [], [x], channels
+        for taps in (3, 7, 11):  # blocks side by side read the same image
+            y, pad = x, taps // 2
+            for dilation in (1, 3, 5):
+                pads = (dilation * pad,) * 2
+                z = b.node("Conv", y, b.weights(channels, channels, taps), pads=pads, dilations=(dilation,))
+                z = b.node("Conv", b.node("LeakyRelu", z), b.weights(channels, channels, taps), pads=(pad, pad))
+                y = b.node("Add", y, z)
+                stages[channels].append(y)
+            ends.append(y)
+        x = b.node("Sum", *ends)
+    x = b.node("Conv", x, b.weights(1, before, 7), pads=(3, 3))
+    made = plan(b.graph(b.node("Tanh", x)), ROWS, Options(), legality=LEGALITY, costing=costing())
+    between = {v for g in made.groups for v in (*g.inputs, *g.outputs)}
+    last = {count: [v in made.layouts for v in values if v in between] for count, values in stages.items()}
+    assert len(last[32]) > 1 < len(last[4])
+    assert all(last[32])
+    assert not any(last[4])

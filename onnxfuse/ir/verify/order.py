@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import assert_never
 
 from onnxfuse.ir.compose import indices_of, sources, walk
-from onnxfuse.ir.index import Index, axes_of, symbols_of
-from onnxfuse.ir.indexing import looked_up
+from onnxfuse.ir.index import ZERO, Index, axes_of, symbols_of
+from onnxfuse.ir.indexing import looked_up, product
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
@@ -48,11 +48,18 @@ TILE_PARTS = (Ahead, Coding, Packed, Panel, Pointers, Quantized)
 
 
 def disorder(kernel: Kernel) -> tuple[str, ...]:
-    """Duplicate and undefined names, uses before definitions, and reads before stores."""
+    """Duplicate and undefined names, uses before definitions, reads before stores, and outputs that nothing stores."""
     found = dict.fromkeys(_kinds(kernel))
     found |= dict.fromkeys(f"{name} is read before anything is stored there" for name in early_reads(kernel))
+    found |= dict.fromkeys(f"{name} is an output, and nothing is stored there" for name in _left_out(kernel))
     found |= dict.fromkeys(_unnamed(kernel))
     return tuple(found)
+
+
+def _left_out(kernel: Kernel) -> Iterator[str]:
+    """Outputs with elements that no phase stores."""
+    stored = {name for phase in kernel.phases for s in statements(phase.body) for name in _stored(s)}
+    yield from (p.name for p in kernel.outputs if p.name not in stored and product(p.shape) != ZERO)
 
 
 def _shared(kernel: Kernel) -> list[str]:

@@ -3,7 +3,8 @@
 Channels last suit most networks. An island of few kernels between nodes of the runtime transposes twice for it, and
 filters that are fewer than the lanes of a vector leave most of each tile empty: filters as rows of a tile and pixels as
 its columns need neither. Where such a filter ends a large network (an image of three colours, a mask), the values
-right before it are tried alone: what makes them transposes.
+right before it are tried alone: what makes them transposes. So are the stages of a large network whose images have few
+channels, the last ones of a vocoder for example.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.plan.layouts import CHANNELS
 from onnxfuse.plan.price import Prices, mean_ratio
 
-MOST = 6  # kernels of an island, at most: each is scheduled once more
-IN_ALL = 24  # kernels of all islands, at most; not by the budget, which is another one where a lock gives the groups
+MOST = 6  # kernels of an island, or of the end of one, at most: each is scheduled once more
+IN_ALL = 48  # kernels of all parts, at most; not by the budget, which is another one where a lock gives the groups
 SAVED = 0.015  # share of time that is saved, at least, on one core and on all of the target
 FEW = 16  # channels that are fewer: those of a vector
 LOST = 0.25  # share of time that may be lost on a larger machine
@@ -27,10 +28,12 @@ def with_cheaper_layouts(made: Plan, prices: Prices) -> Plan:
     priced = 0
     for values, groups in _islands(made):
         whole = len(groups) <= MOST
-        for part in [values] if whole else _ends(made, values, groups):
+        ends = [(values, MOST)] if whole else [(part, MOST) for part in _ends(made, values, groups)]
+        stages = [] if whole else [(part, IN_ALL) for part in _stages(made, values, groups)]
+        for part, most in (*ends, *stages):
             kept = {v: layout for v, layout in made.layouts.items() if v not in part}
             touched = groups if whole else tuple(g for g in groups if part.intersection((*g.inputs, *g.outputs)))
-            if kept.keys() == made.layouts.keys() or len(touched) > min(MOST, IN_ALL - priced):
+            if kept.keys() == made.layouts.keys() or len(touched) > min(most, IN_ALL - priced):
                 continue
             priced += len(touched)
             if _pays(touched, made, replace(made, layouts=kept), prices):
@@ -43,17 +46,29 @@ def _ends(made: Plan, values: frozenset[str], groups: Sequence[Group]) -> list[f
     """The images that are read where few channels leave an island; and those with what they are made of."""
     found: list[frozenset[str]] = []
     for g in groups:
-        if any(_few(made, v) for v in g.outputs if v not in values):
+        if any(_few(made, v) is not None for v in g.outputs if v not in values):
             near = values.intersection(g.inputs)
             found += [near, near.union(*(values.intersection(m.inputs) for m in groups if near & set(m.outputs)))]
     return [part for part in dict.fromkeys(found) if part]
 
 
-def _few(made: Plan, value: str) -> bool:
-    """Whether a value is an image of few channels."""
+def _stages(made: Plan, values: frozenset[str], groups: Sequence[Group]) -> list[frozenset[str]]:
+    """The images with few channels, equally many each, by what groups connect."""
+    found: list[frozenset[str]] = []
+    for g in groups:
+        channels = {v: _few(made, v) for v in (*g.inputs, *g.outputs) if v in values}
+        for count in sorted({c for c in channels.values() if c is not None}):
+            mine = frozenset(v for v, c in channels.items() if c == count)
+            joined = [part for part in found if part & mine]
+            found = [*(part for part in found if not part & mine), mine.union(*joined)]
+    return found
+
+
+def _few(made: Plan, value: str) -> int | None:
+    """The channels of a value that is an image of few."""
     t = made.graph.types.get(value)
     count = t.shape[CHANNELS].constant if t is not None and len(t.shape) > CHANNELS + 1 else None
-    return count is not None and count < FEW
+    return count if count is not None and count < FEW else None
 
 
 def _pays(groups: Sequence[Group], made: Plan, other: Plan, prices: Prices) -> bool:

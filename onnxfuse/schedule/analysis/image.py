@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, substitute_axes
-from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of, lower, upper
-from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.compose import indices_of, loads, replaced, substitute_axes, walk
+from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Least, Mod, atoms, axes_of, lower, operands_of, upper
+from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.layout import PLAIN, Layout, channels_last
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 
@@ -92,6 +93,75 @@ def padded_image(
     return Definition(name, axes, value), Load(
         name, there, read.dtype, open_ends, read.otherwise if open_ends else None
     )
+
+
+def with_bent_images(c: Canonical) -> Canonical:
+    """The group with a copy of each image that windows read through a border of it, reflected or repeated.
+
+    Where an index is no linear function of a position, elements would be looked up one by one for each tap of a window.
+    """
+    made: list[Definition] = []
+    for d in c.definitions:
+        value, copies = d.value, list[Definition]()
+        for read, ranges in dict.fromkeys(_windows(d.value)):
+            image = _bent_image(f"{d.name}%bent{len(copies)}", read, frozenset(ranges))
+            if image is not None:
+                value = replaced(value, read, image[1])
+                copies.append(image[0])
+        made += [*copies, replace(d, value=value)]
+    return replace(c, definitions=tuple(made))
+
+
+def _windows(x: Scalar) -> Iterator[tuple[Load, tuple[Axis, ...]]]:
+    """The unguarded loads of images in sums and other reductions, with their axes."""
+    for found in (n for n in walk(x) if isinstance(n, Reduce)):
+        for read in (n for b in found.body for n in loads(b)):
+            if len(read.index) in IMAGES and not read.guards:
+                yield read, found.ranges
+
+
+def _bent_image(name: str, read: Load, ranges: frozenset[Axis]) -> tuple[Definition, Load] | None:
+    """The image `name` that a load reads through its border, and the load of it; None if it reads no such image."""
+    found = [(_bent(e, f"{name}_{i}") if axes_of(e) & ranges else None) for i, e in enumerate(read.index)]
+    if not any(found):
+        return None
+    axes: list[Axis] = []
+    there, index = list[Index](), list[Index]()
+    for i, (e, bent) in enumerate(zip(read.index, found, strict=True)):
+        axis, at, value = bent or _straight(e, f"{name}_{i}") or (None, e, e)
+        if axis is None:
+            return None
+        axes.append(axis)
+        there.append(at)
+        index.append(value)
+    image = Definition(name, tuple(axes), Load(read.source, tuple(index), read.dtype))
+    return image, replace(read, source=name, index=tuple(there))
+
+
+def _straight(e: Index, name: str) -> tuple[Axis, Index, Index] | None:
+    """An axis for the values of an index, its value for this index, and the index at it; None if there is no limit."""
+    low, most = lower(e), upper(e)
+    if low is None or most is None:
+        return None
+    axis = Axis(name, most - low + 1)
+    return axis, e - low, Index.of(axis) + low
+
+
+def _bent(e: Index, name: str) -> tuple[Axis, Index, Index] | None:
+    """The same for the one position that an index is a function of; None if it is linear, or no such function."""
+    mine = sorted(axes_of(e), key=lambda a: a.name)
+    for part in (part for a in atoms(e) if isinstance(a, Least) for part in operands_of(a)):
+        steps = {a: coefficient(part, a) for a in mine}
+        one = next((a for a in mine if steps[a] == ONE), None)
+        if one is None or len(mine) < 2 or not all(s is not None and (s.constant or 0) > 0 for s in steps.values()):
+            continue
+        made = _straight(part - substitute(part, dict.fromkeys(mine, ZERO)), name)
+        if made is not None:
+            axis, at, here = made
+            value = substitute(e, {a: here if a == one else ZERO for a in mine})
+            if substitute(value, {axis: at}) == e:
+                return axis, at, value
+    return None
 
 
 def _places(x: Scalar, rows: Sequence[Axis], ranges: Sequence[Axis]) -> tuple[Place, ...]:

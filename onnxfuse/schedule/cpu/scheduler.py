@@ -18,6 +18,7 @@ from onnxfuse.schedule.analysis.binds import binds_of
 from onnxfuse.schedule.analysis.bounds import checked
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
+from onnxfuse.schedule.analysis.image import with_bent_images
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, ScheduleCandidate
@@ -143,7 +144,7 @@ def _scheduled(
     if isinstance(bounded, Decision):
         return bounded
     definitions, requires = bounded
-    c = replace(c, definitions=definitions)
+    c = with_bent_images(replace(c, definitions=definitions))
     settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
     nests: list[Kernel] = []

@@ -186,9 +186,14 @@ class Writer:
         return variable(names[x.slot], x.dtype)
 
     def _reduce_loops(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
-        """The loops that accumulate the body of `x` in the variables `names`."""
+        """The loops that accumulate the body of `x` in the variables `names`.
+
+        Elements that are stored too are so outside of their guards as well: these stay where they are.
+        """
         inside = _range_loops(x, self.loops[:level])
-        body, guards = lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
+        stored = any(n in self.also for b in x.body for n in walk(b))
+        vectors = {level.axis for level in (*self.loops, *inside) if level.kind == "vector"}
+        body, guards = (x.body, []) if stored else lifted(x, vectors)
         uses = use_counts(body)
 
         def accumulate() -> None:

@@ -153,6 +153,44 @@ def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
     return b.graph(b.node("Transpose", x, perm=(0, 2, 3, 1)))
 
 
+def mirrored(
+    *shape: int | str,
+    filters: int,
+    taps: int,
+    mode: str = "reflect",
+    axes: str = "yx",
+    last: bool = False,
+    **attrs: Any,
+) -> Graph:
+    """A convolution of an image that is reflected, repeated or continued at its border along some axes."""
+    b = Build(19)
+    before = [taps // 2 * (axis in axes) for axis in "ncyx"]
+    x = b.input("x", *shape)
+    x = b.node("Transpose", x, perm=(0, 3, 1, 2)) if last else x
+    channels = int(shape[3 if last else 1])
+    weights = b.weights(filters, channels // attrs.get("group", 1), taps, taps)
+    x = b.node("Pad", x, b.ints(*before, *before), mode=mode)
+    return b.graph(b.node("Relu", b.node("Conv", x, weights, kernel_shape=(taps, taps), **attrs)))
+
+
+def mirrors() -> list[Case]:
+    """Windows that read an image through its border."""
+    open_ends = ({"N": 1, "H": 5, "W": 7}, {"N": 2, "H": 9, "W": 33}, {"N": 1, "H": 40, "W": 3})
+    return [
+        Case("mirrored", mirrored(2, 16, 9, 11, filters=5, taps=3)),
+        Case("mirrored_any", mirrored("N", 3, "H", "W", filters=33, taps=5), open_ends),
+        Case("mirrored_last_any", mirrored("N", "H", "W", 16, filters=32, taps=3, last=True), open_ends),
+        Case("mirrored_few_filters", mirrored("N", 8, "H", "W", filters=3, taps=5), open_ends),
+        Case("mirrored_columns", mirrored(1, 8, 9, 20, filters=16, taps=3, axes="x")),
+        Case("mirrored_steps", mirrored("N", 8, "H", "W", filters=16, taps=3, strides=(2, 2)), open_ends),
+        Case("mirrored_apart", mirrored(1, 8, 19, 20, filters=16, taps=3, dilations=(2, 3))),
+        Case("mirrored_channels", mirrored("N", 16, "H", "W", filters=16, taps=3, group=16), open_ends),
+        Case("mirrored_groups", mirrored(1, 16, 9, 20, filters=32, taps=3, group=2)),
+        Case("repeated", mirrored("N", 8, "H", "W", filters=16, taps=5, mode="edge"), open_ends),
+        Case("continued", mirrored("N", 8, "H", "W", filters=16, taps=3, mode="wrap"), open_ends),
+    ]
+
+
 def blocks() -> list[Case]:
     """Blocks that are turned, plain and padded, and computed with."""
     shapes = ((17, 19), (8, 8), (9, 257), (331, 33), (64, 64), (513, 12), (7, 40), (1025, 33), (1037, 33))
@@ -193,4 +231,4 @@ def steps() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*pools(), *convolutions(), *blocks(), *steps())
+CASES: tuple[Case, ...] = (*pools(), *convolutions(), *blocks(), *steps(), *mirrors())

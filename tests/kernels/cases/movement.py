@@ -268,9 +268,20 @@ def alike_along(op: str, *shape: int | str, axis: int, size: int = 1) -> Graph:
     return b.graph(padded, b.node(op, many, b.ints(axis), keepdims=0))
 
 
+def padded_and_summed(*shape: int | str, op: str = "ReduceSum") -> Graph:
+    """Values padded along all axes but the last, which both the caller and a reduction along that axis take."""
+    b = Build()
+    before, behind = [[int(0 < i < len(shape) - 1) for i in range(len(shape))] for _ in range(2)]
+    padded = b.node("Pad", b.input("x", *shape), b.ints(*before, *behind))
+    return b.graph(padded, b.node(op, padded, b.ints(-1), keepdims=0))
+
+
 def reductions() -> list[Case]:
     """Reductions of padded values: the guards of what they read are those of their loops, which read elsewhere."""
     return [
+        Case("padded_and_summed", padded_and_summed(2, 7, 9, 32)),
+        Case("padded_and_summed_any", padded_and_summed(3, "A", 1, "B"), ANY),
+        Case("padded_and_squared", padded_and_summed(2, 3, 5, 48, op="ReduceSumSquare")),
         Case("padded_sum_of_one", alike_along("ReduceSum", 1, 8, 11, axis=0)),
         Case("padded_sum_of_equals", alike_along("ReduceSum", 1, 8, 11, axis=0, size=3)),
         Case("padded_sum_of_columns", alike_along("ReduceSum", 9, 5, 1, axis=2, size=4)),

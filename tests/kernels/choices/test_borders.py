@@ -186,3 +186,18 @@ def test_the_first_tile_of_a_panel_makes_it(name: str, made: int, packed: bool) 
     body = list(statements(kernel.phases[-1].body))
     assert sum(s.right.source is not None for s in body if isinstance(s, Tile)) == made
     assert any(isinstance(s, Store) and s.buffer == SIDE for s in body) == packed
+
+
+MIRRORED = ("mirrored", "mirrored_any", "mirrored_last_any", "mirrored_few_filters", "mirrored_columns", "repeated")
+
+
+@pytest.mark.parametrize(
+    "name", [*MIRRORED, *(f"mirrored_{kind}" for kind in ("steps", "apart", "channels", "groups"))]
+)
+def test_an_image_is_mirrored_once(name: str) -> None:
+    """Not for each tap of a window: places in a copy with its border are linear in the pixel and the tap."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    made = [b.name for b in kernel.scratch]
+    assert sum("%bent" in each for each in made) == 1
+    assert not any(each.endswith("%left") for each in made)
