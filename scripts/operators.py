@@ -127,6 +127,7 @@ EXAMPLES: dict[str, Example] = {
     "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
     "MatMulInteger": Example((MATRIX, (C, 64)), dtype=U8),
+    M + "MatMulIntegerToFloat": Example((MATRIX, (C, 64), F32, F32), dtype=U8),
     "ConvInteger": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}, dtype=U8),
     "QLinearMatMul": Example((MATRIX, *CODED, (C, 64), *CODED, *CODED), dtype=U8),
     "QLinearConv": Example((IMAGE, *CODED, (16, 8, 3, 3), *CODED, *CODED), {"pads": (1, 1, 1, 1)}, dtype=U8),

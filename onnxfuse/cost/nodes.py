@@ -332,7 +332,8 @@ def _each(function: Callable[[Call], NodeWork], ops: str) -> Iterator[tuple[str,
 
 _SPECIAL: dict[str, Callable[[Call], NodeWork]] = dict(
     (
-        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
+        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm"),
+        *_each(_product, "MatMulInteger MatMulIntegerToFloat QLinearMatMul QGemm"),
         ("Einsum", _einsum),
         *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
         *_each(_rows("scan"), "ArgMax ArgMin"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxfuse.ir.dtype import F32, I64, U8
+from onnxfuse.ir.dtype import F32, I32, I64, U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.resampling.resize import resized
@@ -85,20 +85,31 @@ def _blocks_of_codes(view: View) -> TensorType | None:
     return TensorType(view.dtype(0), (*view.ranked(0, 1)[:-1], Index.of(int(view.attr("N", 0)))))
 
 
-def _product(kind: int) -> Guess:
-    """A product of matrices, the second one constant or of rank 2, of the type of an input."""
-
-    def typed(view: View) -> TensorType | None:
-        a, b = view.ranked(0, 1), view.ranked(1, 2, 2)
-        return TensorType(view.dtype(kind), (*a[:-1], b[1]))
-
-    return typed
+def _product(view: View) -> TensorType | None:
+    """A product of matrices, the second one constant or of rank 2, of the type of the first one."""
+    a, b = view.ranked(0, 1), view.ranked(1, 2, 2)
+    return TensorType(view.dtype(0), (*a[:-1], b[1]))
 
 
 def _quantized_attention(view: View) -> TensorType | None:
     """QAttention: as `_attention`, of the type of the bias."""
     packed = _attention(view)
     return None if packed is None else TensorType(view.dtype(2), packed.shape)
+
+
+def _embedded(view: View) -> tuple[TensorType | None, ...]:
+    """QEmbedLayerNormalization: a row of the table of words for each id, of the type of its scale; and lengths."""
+    ids, table = view.ranked(0, 2, 2), view.ranked(2, 2, 2)
+    return TensorType(view.dtype(8), (*ids, table[1])), TensorType(I32, ids[:1])
+
+
+def _looked_up(view: View) -> TensorType | None:
+    """GatherBlockQuantized: slices of a table of codes, of which bytes may hold several, of the type of its scales."""
+    table, at = list(view.shape(0)), view.shape(1)
+    axis, bits = int(view.attr("gather_axis", 0)) % len(table), int(view.attr("bits", 4))
+    if view.dtype(0) == U8:
+        table[-1] = table[-1] * (8 // bits)
+    return TensorType(view.dtype(2), (*table[:axis], *at, *table[axis + 1 :]))
 
 
 def _lstm(view: View) -> tuple[TensorType, ...] | None:
@@ -132,12 +143,13 @@ _MICROSOFT: dict[str, Guess] = {
         ("BiasAdd", "BiasSoftmax", "RotaryEmbedding", "MoE", "QMoE", "Inverse", "GroupNorm", "Trilu"), _same
     ),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulFpQ4"), _blocks_of_codes),
-    "DynamicQuantizeMatMul": _product(0),
-    "GemmFastGelu": _product(0),
-    "MatMulIntegerToFloat": _product(2),
+    "DynamicQuantizeMatMul": _product,
+    "GemmFastGelu": _product,
     "DynamicQuantizeLSTM": _lstm,
+    "GatherBlockQuantized": _looked_up,
     "GroupQueryAttention": _grouped,
     "QAttention": _quantized_attention,
+    "QEmbedLayerNormalization": _embedded,
     "QuantizeLinear": _quantized,
     "DequantizeLinear": _dequantized,
     "Attention": _attention,

@@ -26,13 +26,14 @@ from onnxfuse.load.legal import marked
 from onnxfuse.load.loops import multiplied_before, uncarried
 from onnxfuse.load.names import defined_once, respelled, unhidden
 from onnxfuse.load.read import ModelFile, read
+from onnxfuse.load.saved import relaid
 from onnxfuse.load.setting import Setting, Shapes
 from onnxfuse.load.shapes import propagate
 from onnxfuse.load.simplify import alive, settled
 from onnxfuse.load.source import ModelSource, opsets_of, source_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime import inference
-from onnxfuse.runtime.graphs import bounded, graphs
+from onnxfuse.runtime.graphs import bounded, graphs, written_nodes
 
 UNSTATED = 21  # the newest opset of ONNX Runtime 1.18, the oldest supported one
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
@@ -48,7 +49,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     file = read(source)
     warnings: list[str] = []
     proto = file.proto
-    already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.opset_import, *proto.functions))
+    already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.functions, *written_nodes(proto)))
     if proto.functions and not already_fused:
         proto = _inline(proto, warnings)
     defined_once(proto)
@@ -56,6 +57,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         _take_as_constants(proto.graph)
     spelled = {} if already_fused else respelled(proto)
     if not already_fused:
+        relaid(proto, Payloads(file.data, file.path), opsets_of(proto).get("", UNSTATED))
         unhidden(proto)
         uncarried(proto, opsets_of(proto).get("", UNSTATED))
         multiplied_before(proto)

@@ -74,6 +74,22 @@ def qgemm(view: View) -> tuple[Definition, ...]:
     return with_transposes(view, 3, _difference(view, 0, 2, None), _difference(view, 3, 5, columns), finish, dtype)
 
 
+def matmul_integer_to_float(view: View) -> tuple[Definition, ...]:
+    """MatMulIntegerToFloat: MatMulInteger, times the scales of both sides, plus a bias of the columns."""
+    left = Operand(view.shape(0), _difference(view, 0, 4, None))
+    right = Operand(view.shape(1), _difference(view, 1, 5, -1))
+    for i in (3, 5, 6):
+        if view.has(i) and any(e != ONE for e in view.shape(i)):
+            one_each(view, i, view.ranked(1, 2)[-1])
+
+    def finish(value: Scalar, axes: tuple[Axis, ...]) -> Scalar:
+        scale = apply("mul", single(view, 2), parameter(view, 3, _place(view, 3, -1, here(axes))))
+        value = apply("mul", cast(value, F32), scale)
+        return apply("add", value, view.load(6, here(axes)[-1:])) if view.has(6) else value
+
+    return multiplied(view, left, right, finish=finish, dtype=F32)
+
+
 def _scale_of_sums(view: View, at: At, axis: int) -> Scalar:
     """The scale of products of inputs 0 and 3: the product of their scales, per tensor or per index of an axis."""
     first, alpha = single(view, 1), view.attr("alpha", 1.0)
@@ -136,4 +152,5 @@ ROWS: tuple[Row, ...] = (
     Row("QLinearMatMul", qlinear_matmul, since=10),
     Row("QLinearConv", qlinear_conv, since=10, images="convolution"),
     Row(MICROSOFT + "QGemm", qgemm),
+    Row(MICROSOFT + "MatMulIntegerToFloat", matmul_integer_to_float),
 )

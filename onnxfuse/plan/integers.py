@@ -75,7 +75,7 @@ def _quantized_products(graph: Graph, kinds: Kinds, rows: OperatorTable) -> set[
             continue
         members = {i, *(m for v in graph.nodes[i].inputs if v in decoded for m in decoded[v])}
         found |= members | (_quantizing(graph, kinds, rows, readers, place, i) if whole else set())
-    return found
+    return found & kinds.keys()
 
 
 def _scaled_products(graph: Graph, kinds: Kinds, direct: set[int]) -> set[int]:
@@ -124,13 +124,15 @@ def _is_codes(graph: Graph, node: Node, rows: OperatorTable) -> bool:
 
 
 def _decoded(graph: Graph, kinds: Kinds, rows: OperatorTable) -> dict[str, list[int]]:
-    """Dequantized values, possibly moved afterwards: the nodes that compute them, the dequantizing one last."""
+    """Dequantized values, possibly moved afterwards: the nodes that compute them, the dequantizing one last.
+
+    Codes may be of types without kernels, as those of 4 bits: the runtime has products for these too.
+    """
     found: dict[str, list[int]] = {}
-    for i, kind in sorted(kinds.items()):
-        n = graph.nodes[i]
+    for i, n in enumerate(graph.nodes):
         if decodes(graph, n, rows):
             found[n.outputs[0]] = [i]
-        elif kind.name == MOVEMENT and len(n.outputs) == 1 and n.inputs[0] in found:
+        elif i in kinds and kinds[i].name == MOVEMENT and len(n.outputs) == 1 and n.inputs[0] in found:
             found[n.outputs[0]] = [i, *found[n.inputs[0]]]
     return found
 

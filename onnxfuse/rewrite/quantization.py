@@ -78,6 +78,16 @@ def clip_before_quantize(work: MutableGraph, at: int, trust: bool) -> Draft:
     return draft.replace(coding.outputs[0], draft.node(coding.op, inputs, coding.attrs))
 
 
+def dynamic_product(work: MutableGraph, at: int, trust: bool) -> Draft:
+    """DynamicQuantizeMatMul quantizes its left side as DynamicQuantizeLinear does, which other products can share."""
+    node, draft = work.nodes[at], Draft(work, at)
+    x, codes, scale, *rest = (*node.inputs, "", "")[:5]
+    left, of_left, zero = draft.pieces(draft.node("DynamicQuantizeLinear", (x,), pieces=3))
+    inputs = (left, codes, of_left, scale, zero, *rest)
+    made = draft.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT.removesuffix("::"))
+    return draft.replace(node.outputs[0], made, typed=False)
+
+
 def _quantizes(work: MutableGraph, node: Node) -> bool:
     row = ROWS.find(node, work.opset)
     return row is not None and row.codes
@@ -112,6 +122,13 @@ STEPS: tuple[StructuralRule, ...] = (
         clip_before_quantize,
         frozenset({"QuantizeLinear"}),
         ("s and z are constant scalars", "the limits contain the range of the quantized type"),
+    ),
+    StructuralRule(
+        "dynamic-product",
+        "DynamicQuantizeMatMul(x, w) => MatMulIntegerToFloat(DynamicQuantizeLinear(x), w)",
+        "exact",
+        dynamic_product,
+        frozenset({MICROSOFT + "DynamicQuantizeMatMul"}),
     ),
     StructuralRule(
         "zero-points-of-zero",

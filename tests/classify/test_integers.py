@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import I8, I32, U8
 from onnxfuse.ir.graph import Graph, TensorType
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.index import Index
+from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
+from tests.load.models import parse
 from tests.rules.build import Build
 
 
@@ -88,6 +91,19 @@ def test_weights_that_are_only_decoded_are_packed_by_the_runtime() -> None:
     x = b.input("x", 4, 64)
     y = b.node("Relu", b.node("Add", b.node("MatMul", x, weights(b, 64, 32)), b.weights(32)))
     assert planned(b.graph(y))[1] == [["Add", "Relu"]]
+
+
+def test_weights_of_four_bits_in_blocks_are_packed_by_the_runtime_too() -> None:
+    """It has a product for these, which an operator that dequantizes them in each run would be slower than."""
+    model = parse(
+        """g (float[N, 64] x) => (float[N, 32] y)
+        { w = DequantizeLinear<axis = 0, block_size = 32>(c, s) p = MatMul(x, w) t = Add(p, b) y = Relu(t) }""",
+        opset=21,
+    )
+    held = {"s": np.full((2, 32), 0.5, np.float32), "b": np.ones(32, np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in held.items())
+    model.graph.initializer.append(helper.make_tensor("c", TensorProto.INT4, (64, 32), np.arange(2048) % 16 - 8))
+    assert planned(load(model.SerializeToString(), Options()))[1] == [["Add", "Relu"]]
 
 
 def test_operators_between_dequantize_and_quantize_are_one_kernel() -> None:

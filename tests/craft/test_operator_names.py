@@ -17,6 +17,8 @@ FACTS = {
     "cost/runtime.py": "the same, with their rates",
     "cost/fusions.py": "chains and activations that the runtime fuses itself",
     "load/branches.py": "ranks that the runtime's recurrent layers demand",
+    "load/saved/blocks.py": "operators that the runtime has for images in blocks of channels",
+    "load/saved/channels_last.py": "and for quantized images with the channels last",
     "emit/body.py": "operators with bfloat16 kernels in the runtime",
     "emit/names.py": "operators that are left out of the names of kernels",
     "runtime/feed_limits.py": "tables about unmodified models, compared with rows by tests/ops/test_traits.py",

@@ -57,4 +57,16 @@ def coded() -> list[Case]:
     return out
 
 
-CASES = (*products(), *coded())
+def scaled() -> list[Case]:
+    out = []
+    for left, right in (("uint8", "uint8"), ("uint8", "int8")):
+        both, column = (codes(left, 2, 3, 8), codes(right, 8, 5)), zero(-3 if right == "int8" else 9, right)
+        bias = _RNG.standard_normal(5).astype(np.float32)
+        given = (*both, f32(0.02), f32(0.01), zero(5, left), column)
+        each = (*both, f32(0.02), f32(0.01, 0.02, 0.03, 0.01, 0.05), None, np.repeat(column, 5), bias)
+        for inputs in (given[:4], given, each):
+            out.append(Case("com.microsoft::MatMulIntegerToFloat", inputs, wrong="onnx", factor=4.0))
+    return out
+
+
+CASES = (*products(), *coded(), *scaled())

@@ -10,9 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import BOOL, I64, U8
+from onnxfuse.ir.dtype import BOOL, F32, I64, U8
+from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite import STEPS
 from onnxfuse.rewrite.algebra import RULES
+from onnxfuse.rewrite.mutable_graph import type_of
 from onnxfuse.rewrite.spectrum import LONGEST
 from tests.rules.build import Build, only, rewritten, same
 from tests.rules.test_codes import chain
@@ -55,6 +57,16 @@ def _reshaped(b: Build, computed: str) -> str:
 def _framed(b: Build, step: str) -> str:
     at = b.constant(np.asarray(5, np.int64)) if step == "constant" else b.node("Size", b.input("z", 5))
     return str(b.node("STFT", _x(b, 1, 20), at, "", b.constant(np.asarray(10, np.int64))))
+
+
+def _dynamic(b: Build, scales: int) -> str:
+    """A product of five columns whose left side is quantized in each run."""
+    x, y = _x(b, 4, 6), f"v{len(b.nodes)}"
+    codes = b.constant(b.rng.integers(-99, 99, (6, 5)).astype(np.int8))
+    inputs = (x, codes, b.constant(np.full(scales, 0.01, np.float32)))
+    b.nodes.append(Node("DynamicQuantizeMatMul", inputs, (y,), {}, "product", "com.microsoft", origin=("product",)))
+    b.types[y] = type_of(F32, (4, 5))
+    return y
 
 
 def _scaled(b: Build, *shape: int) -> str:
@@ -207,6 +219,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: chain(b, move=_transposed, scales=(0.5, 0.25)),
     ),
     "clip-before-quantize": (lambda b: _limited(b, 0), lambda b: _limited(b, 3)),
+    "dynamic-product": (lambda b: _dynamic(b, 5), lambda b: _dynamic(b, 4)),
     "zero-points-of-zero": (lambda b: _zeroed(b, 0), lambda b: _zeroed(b, 7)),
     "qlinear-operators": (
         lambda b: coded(b, b.node("Add", decoded(b, "x", 4, 6), decoded(b, "y", 6))),
@@ -252,8 +265,15 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
 }
 SYMBOLS = {"n": 2, "s": 3, "k": 2}
 # What these start from has no row by which values could be compared. test_fourier.py compares transforms with NumPy's,
-# test_features.py models of ai.onnx.ml with the runtime, and a Squeeze without axes has the rank that symbols give it.
-WITHOUT_ROWS = {"frames-as-convolution", "transform-as-product", "squeeze-last", "features-as-arithmetic"}
+# test_features.py models of ai.onnx.ml with the runtime, and exports/test_saved.py models that it saved; and a Squeeze
+# without axes has the rank that symbols give it.
+WITHOUT_ROWS = {
+    "frames-as-convolution",
+    "transform-as-product",
+    "squeeze-last",
+    "features-as-arithmetic",
+    "dynamic-product",
+}
 
 
 def test_every_structural_rule_is_here() -> None:
