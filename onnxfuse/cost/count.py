@@ -226,6 +226,7 @@ class Counter(Means):
         chains = CHAINS if rows == 1 and not kind.exact else 1
         step = max((rows * vectors + widened) / 2, loads, latency_of(self.target) / chains) / at_once
         step += self._in_one_set(s)
+        step += vectors if s.right.source is not None else 0.0  # as if copied before: that it is less is known of Zen 4
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
@@ -276,7 +277,7 @@ class Counter(Means):
         point = self.tables.get(s.right.source.buffer) if s.right.source is not None else None
         if point is not None:
             self._touch_source(s, point, right)
-        self._access(s.right.buffer, s.right.at, depth * s.core.width, right)
+        self._access(s.right.buffer, s.right.at, depth * s.core.width, right, stores=point is not None)
         if s.ahead is not None and s.ahead.buffer == s.right.buffer:
             self._access(s.right.buffer, s.ahead.at, depth * s.core.width, right, early=True)
         if isinstance(s.left, Packed):

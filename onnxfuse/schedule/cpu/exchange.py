@@ -164,13 +164,14 @@ class _Multiplied:
     def fills(self) -> bool:
         """Whether the first tile of a panel copies it while it multiplies.
 
-        That is of rows of pixels side by side, and known in number, of panels that are multiplied one after another.
+        That is of rows of pixels side by side, and known in number, in images of known size whose panels are multiplied
+        one after another.
         """
         lanes = (*[ZERO] * (len(self.tiled.columns) - 1), self._lane)
         read, depth = self._pixels(lanes, self.parts), product(_extents(self.parts.inner)).constant
         few = depth is not None and depth <= MOST_SOURCES and bool(self.parts.inner)
         beside = coefficient(read.index[0], next(iter(axes_of(self._lane)))) == ONE
-        known = all(a.extent.constant is not None for a in self.parts.inner)
+        known = all(e.constant is not None for e in (self.tiled.places, *_extents(self.parts.inner)))
         single = read.dtype == F32 and not read.guards and self.together == 1
         in_one_line = not self.seamed or (self.tiled.columns[1].extent.constant or 0) >= self.width
         return few and beside and known and single and in_one_line and self.frame.tile_rows >= FEWEST_ROWS
