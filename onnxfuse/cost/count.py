@@ -42,6 +42,7 @@ CHAINS = 4  # of sums of a tile of one row, which do not wait for each other
 SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
+COPIED = 0.5  # cycles of a vector that a tile copies to its panel beside its products
 POINTER = 4.0  # cycles of an entry of a table of row pointers
 PREFETCH = 0.5  # cycles of fetching a line
 POINTED = 1.5  # loads of a step for each row behind a pointer of its own: half of the pointers are not in registers
@@ -226,7 +227,7 @@ class Counter(Means):
         chains = CHAINS if rows == 1 and not kind.exact else 1
         step = max((rows * vectors + widened) / 2, loads, latency_of(self.target) / chains) / at_once
         step += self._in_one_set(s)
-        step += vectors if s.right.source is not None else 0.0  # as if copied before: that it is less is known of Zen 4
+        step += COPIED * vectors if s.right.source is not None else 0.0
         if kind.unit is not None:
             step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
