@@ -32,6 +32,7 @@ from onnxfuse.target import Cpu
 SIDE = "places"  # buffer of a panel of the image
 SOURCES = "sources"  # table of pointers to the rows of pixels of a panel
 MOST_SOURCES = 512  # pointers of a panel, at most
+MOST_TILES = 6  # of a panel, at most: a copy for more is little beside them, and comes from memory all at once
 FEWEST_ROWS = 4  # rows of a tile that makes the panel, at least: with fewer it waits for sums, not for vectors
 NEAR = 0.5  # fraction of L1 for the panels that all tiles read, and for their sums
 TOGETHER = 4  # panels that are multiplied together, at most
@@ -164,17 +165,17 @@ class _Multiplied:
     def fills(self) -> bool:
         """Whether the first tile of a panel copies it while it multiplies.
 
-        That is of rows of pixels side by side, and known in number, in images of known size whose panels are multiplied
-        one after another.
+        That is of known rows of pixels side by side, where panels of few tiles are multiplied one after another.
         """
         lanes = (*[ZERO] * (len(self.tiled.columns) - 1), self._lane)
         read, depth = self._pixels(lanes, self.parts), product(_extents(self.parts.inner)).constant
-        few = depth is not None and depth <= MOST_SOURCES and bool(self.parts.inner)
         beside = coefficient(read.index[0], next(iter(axes_of(self._lane)))) == ONE
+        rows, tile_rows = product(_extents(self.tiled.rows)).constant or 0, self.frame.tile_rows
+        few = 0 < (depth or 0) <= MOST_SOURCES and tile_rows >= FEWEST_ROWS and rows <= MOST_TILES * tile_rows
         known = all(e.constant is not None for e in (self.tiled.places, *_extents(self.parts.inner)))
         single = read.dtype == F32 and not read.guards and self.together == 1
         in_one_line = not self.seamed or (self.tiled.columns[1].extent.constant or 0) >= self.width
-        return few and beside and known and single and in_one_line and self.frame.tile_rows >= FEWEST_ROWS
+        return bool(self.parts.inner) and few and beside and known and single and in_one_line
 
     def _filled(
         self, packed: tuple[Stmt, ...], tile: Tile, at: Axis, parts: _Parts
@@ -186,8 +187,7 @@ class _Multiplied:
         if not self.fills:
             return packed, (tile,)
         t, row, first = self.tiled, parts.inner[-1], Index.of(self.panel) * self.width
-        depth, length = product(_extents(parts.inner)).constant, Index.of(self.width)
-        assert depth is not None
+        depth, length = product(_extents(parts.inner)).constant or 0, Index.of(self.width)
         self.frame.local(SOURCES, Index.of(depth), F32, "pointers")
         read = self._pixels(self._columns(first), parts)
         pointers = RowPointer(SOURCES, row, ZERO, row.extent, row.extent.constant or 1, parts.inner[:-1], read, length)
