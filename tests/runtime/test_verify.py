@@ -157,8 +157,7 @@ def test_inputs_that_no_rounding_moves_are_not_run_again(
         m ({kind}[4] x) => (float[4] y) {{ a = Cast <to = 1> (x) y = Exp (a) }}"""),
         path,
     )
-    engine.saturates()  # which a process asks once, by a run
-    run = engine.run
+    _, run = engine.saturates(), engine.run  # a process asks that once, by a run
     monkeypatch.setattr(engine, "run", lambda *arguments: (ran.append(1), run(*arguments))[1])
     skeleton = feed_limits.skeleton(path)
     found = original.original(str(path), skeleton, (), trial.InputRequest(skeleton, None, 0, {}), 0.0)
