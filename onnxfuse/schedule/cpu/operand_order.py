@@ -64,7 +64,7 @@ def exchanged(
     """The contraction with filters as rows, in `tiles`; its columns are pixels that all operands traverse linearly.
 
     Or they are those of several lines, if that fills panels better: with the elements between lines, or without them,
-    where only the image has any and the tails of results have a price.
+    where only the image has any.
     """
     read, made = places[image.source].offset(image.index), nest.name in places
     walked = [places[x.source].offset(x.index) for x in loads(c.finish) if x.source in places]
