@@ -80,7 +80,8 @@ class Loop:
     Kinds: serial, vector (masked tails; in a thread: one wide access of constant extent), unroll (fully), seldom
     (serial, and rarely executed). In a phase with a launch also: block, warp (of a block), thread (of a block) and lane
     (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
-    `carries`: the number of vector accumulators per reduction (0: no vector accumulators); and for these and for serial
+    `carries`: the number of vector accumulators per reduction (0: no vector accumulators), and `again`: iterations may
+    run twice, so that the last vector need not have fewer lanes; and for these and for serial
     loops in them `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one); and
     for loops over lanes `matrices`: one instruction of the warp that does the same; and for vector loops in a thread
     `loads` and `stores`: the accesses that are wide, the others being element by element.
@@ -93,6 +94,7 @@ class Loop:
     body: tuple[Stmt, ...]
     aligned: bool = False  # begins at a multiple of WIDEST lanes
     carries: int = 0
+    again: bool = False
     together: int = 0
     matrices: MatrixLoad | None = None
     loads: tuple[WideAccess, ...] = ()

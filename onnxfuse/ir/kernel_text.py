@@ -159,6 +159,7 @@ def _statement(s: Stmt) -> Iterator[str]:
         case Loop():
             words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
             words += [f"{s.carries} vector accumulators"] if s.carries else []
+            words += ["may run twice"] if s.again else []
             words += [f"{s.together} narrowing stores at once"] if s.together else []
             words += [_matrices(s.matrices)] if s.matrices is not None else []
             words += [

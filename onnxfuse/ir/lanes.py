@@ -12,10 +12,10 @@ from onnxfuse.ir.compose import elements_read, loads
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Least, axes_of, floor_div, modulo
-from onnxfuse.ir.indexing import coefficient, evaluate, looked_up, most_step, substitute
-from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Store, statements
+from onnxfuse.ir.indexing import WIDEST, coefficient, evaluate, looked_up, most_step, substitute
+from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 
 FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
 NEAR = tuple(range(2, FARTHEST + 1))
@@ -47,6 +47,32 @@ def stores_codes(s: Loop, around: Loop) -> bool:
     values = [*(x.value for x in lets if isinstance(x, Let)), made]
     alone = isinstance(zero, Const) or (isinstance(zero, Load) and not zero.index and zero.source not in declared)
     return alone and all(n.source != last.buffer for v in values for n in loads(v))
+
+
+def runs_again(s: Loop) -> bool:
+    """Whether iterations of a vector loop may run twice: nothing that it stores or accumulates is read in it.
+
+    Not where its last vector is whole, nor where loads depend on where vectors begin.
+    """
+    inside = list(statements(s.body))
+    if s.carries or not all(isinstance(x, (Accumulate, Let, Loop, ReduceLoop, Store, When)) for x in inside):
+        return False
+    if all(c % WIDEST == 0 for _, c in (s.end - s.begin).terms):
+        return False
+    reduced = {t for x in inside if isinstance(x, ReduceLoop) and x.part is None for t in x.targets}
+    stored = {x.buffer for x in inside if isinstance(x, Store)}
+    read = [n for x in inside for n in elements_read(_values(x))]
+    return (
+        bool(stored)
+        and all(t in reduced for x in inside if isinstance(x, Accumulate) for t in x.targets)
+        and all(n.source not in stored and (n.lanes is None or n.lanes.kind != "grouped") for n in read)
+    )
+
+
+def _values(s: Stmt) -> tuple[Scalar, ...]:
+    if isinstance(s, (Store, Accumulate)):
+        return s.values
+    return (s.value,) if isinstance(s, Let) else ()
 
 
 def masked(x: Load, axis: Axis) -> int | None:
@@ -114,8 +140,7 @@ def wide_accesses(s: Loop, buffers: Mapping[str, Buffer]) -> tuple[tuple[WideAcc
         outside = b is None or b.space not in ("register", "fragment")
         return outside and coefficient(x.offset, s.axis) == ONE and not any(s.axis in axes_of(e) for e in cut)
 
-    values = [x.value if isinstance(x, Let) else x.values for x in s.body if isinstance(x, (Let, Store, Accumulate))]
-    loaded = (WideAccess(x.source, x.index[0], x.guards) for v in values for x in elements_read(v))
+    loaded = (WideAccess(x.source, x.index[0], x.guards) for r in s.body for x in elements_read(_values(r)))
     stored = (WideAccess(x.buffer, x.offset) for x in s.body if isinstance(x, Store))
     return tuple(filter(wide, dict.fromkeys(loaded))), tuple(filter(wide, dict.fromkeys(stored)))
 

@@ -81,7 +81,8 @@ class CppPrinter(c_family.StatementPrinter):
         elif s.carries:
             self.put(f"for_lanes_ways<{s.carries}>({bounds}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
         else:
-            self.put(f"for_lanes({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
+            again = "_again" if s.again else ""
+            self.put(f"for_lanes{again}({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.scalars
         self.scalars = Vectors(s.axis)
         if rows is None:

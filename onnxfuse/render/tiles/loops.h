@@ -27,7 +27,21 @@ template <class F> ONNXFUSE_INLINE void for_lanes(i64 begin, i64 end, F f) {
   if (j < end) f(j, First{(int)(end - j)});
 }
 
-// The same unrolled by `Ways`, one accumulator each, to hide the latency of reductions: f(j, lanes, way).
+// The same where nothing is lost if lanes run twice: where masks are slow, the last vector ends with the last lane.
+template <class F> ONNXFUSE_INLINE void for_lanes_again(i64 begin, i64 end, F f) {
+#if ONNXFUSE_AVX512
+  for_lanes(begin, end, f);
+#else
+  if (end - begin < LANES) {
+    if (begin < end) f(begin, First{(int)(end - begin)});
+    return;
+  }
+#pragma GCC unroll 1
+  for (i64 j = begin; j < end; j += LANES) f(j + LANES <= end ? j : end - LANES, All{});
+#endif
+}
+
+// f(j, lanes) unrolled by `Ways`, one accumulator each, to hide the latency of reductions: f(j, lanes, way).
 template <int Ways, class F> ONNXFUSE_INLINE void for_lanes_ways(i64 begin, i64 end, F f) {
   i64 j = begin;
   if constexpr (Ways == agreed::CARRIED) {
@@ -111,6 +125,12 @@ template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
   return r;
 #else
   typedef int_like<elem<V>> I;
+#if ONNXFUSE_AVX2  // one shuffle across halves instead of two
+  if constexpr (S == 2 && sizeof(V) == 32) {
+    const __m256 even = _mm256_shuffle_ps((__m256)part[0], (__m256)part[1], 0x88);
+    return (V)_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8);
+  }
+#endif
   const auto at = iota<I>() * (I)S, lane = iota<I>();
   const V first = __builtin_shuffle(part[0], part[1], at);
   if constexpr (S == 2) return first;
@@ -121,6 +141,14 @@ template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
 }
 // Lane i is p[S * i]; nothing beyond the last lane is read.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T* p, L lanes) {
+#if ONNXFUSE_AVX2  // halves of vectors, of which one shuffle within them picks the lanes; the last two end with the last lane
+  if constexpr (S == 2 && L::all && sizeof(T) == 4) {
+    const float* at = reinterpret_cast<const float*>(p);
+    const __m256 even = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)), _mm_loadu_ps(at + 8), 1);
+    const __m256 odd = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at + 3)), _mm_loadu_ps(at + 11), 1);
+    return (vec<T>)_mm256_shuffle_ps(even, odd, 0xd8);
+  }
+#endif
   vec<T> part[S];
 #pragma GCC unroll 4
   for (int k = 0; k < S; k++) {
@@ -134,8 +162,10 @@ ONNXFUSE_INLINE int lane_of(i64 x) { return x < 0 ? 0 : x > LANES ? LANES : (int
 // Lane i is p[S * i] where first <= S * i < last, `otherwise` elsewhere; memory elsewhere is not touched.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, compute<T> otherwise) {
 #if !ONNXFUSE_AVX512  // a mask takes longer than to see that none is needed
-  if constexpr (S == 1)
-    if (first <= 0 && last >= lanes.n) return load_lanes(p, lanes);
+  if (first <= 0 && last > (lanes.n - 1) * S) {
+    if constexpr (S == 1) return load_lanes(p, lanes);
+    else return strided_lanes<S>(p, lanes);
+  }
 #endif
   vec<T> part[S];
 #pragma GCC unroll 4

@@ -428,6 +428,8 @@ template <class V> ONNXFUSE_INLINE V max_nan(V a, V b) {
   if constexpr (is_same<V, vf>) {
     return (V)_mm512_mask_max_ps((__m512)b, _mm512_cmp_ps_mask((__m512)b, (__m512)b, _CMP_ORD_Q), (__m512)b, (__m512)a);
   }
+#elif ONNXFUSE_AVX2  // all bits set are a NaN, too
+  if constexpr (is_same<V, vf>) return (V)_mm256_or_ps((__m256)max_(b, a), _mm256_cmp_ps((__m256)b, (__m256)b, _CMP_UNORD_Q));
 #endif
   if constexpr (is_float<elem<V>>) return select(ne(b, b), b, max_(b, a));
   else return max_(a, b);
@@ -437,6 +439,8 @@ template <class V> ONNXFUSE_INLINE V min_nan(V a, V b) {
   if constexpr (is_same<V, vf>) {
     return (V)_mm512_mask_min_ps((__m512)b, _mm512_cmp_ps_mask((__m512)b, (__m512)b, _CMP_ORD_Q), (__m512)b, (__m512)a);
   }
+#elif ONNXFUSE_AVX2  // all bits set are a NaN, too
+  if constexpr (is_same<V, vf>) return (V)_mm256_or_ps((__m256)min_(b, a), _mm256_cmp_ps((__m256)b, (__m256)b, _CMP_UNORD_Q));
 #endif
   if constexpr (is_float<elem<V>>) return select(ne(b, b), b, min_(b, a));
   else return min_(a, b);

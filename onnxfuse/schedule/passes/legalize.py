@@ -25,7 +25,7 @@ from onnxfuse.ir.kernel import (
     in_slots,
     statements,
 )
-from onnxfuse.ir.lanes import TOGETHER, copies, matrix_load, stores_codes, wide_accesses
+from onnxfuse.ir.lanes import TOGETHER, copies, matrix_load, runs_again, stores_codes, wide_accesses
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Scalar, variable
@@ -112,7 +112,8 @@ class _Body:
         targets = [t for x in statements(body) if isinstance(x, Accumulate) and x.carried for t in x.targets]
         made = replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
         if self.of_threads is None:
-            return replace(made, together=TOGETHER) if stores_codes(made, made) else made
+            together = stores_codes(made, made)
+            return replace(made, together=TOGETHER) if together else replace(made, again=runs_again(made))
         loads, stores = wide_accesses(made, self.of_threads)
         return replace(made, loads=loads, stores=stores)
 
