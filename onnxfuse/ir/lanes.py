@@ -13,7 +13,7 @@ from onnxfuse.ir.dtype import BF16, F16, F32, I8, U8, DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Least, axes_of, floor_div, modulo
 from onnxfuse.ir.indexing import WIDEST, coefficient, evaluate, looked_up, most_step, substitute
-from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import Accumulate, Buffer, Let, Loop, Prefetch, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.launch import ALIGNED, MatrixLoad, WideAccess
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Scalar
 
@@ -55,7 +55,7 @@ def runs_again(s: Loop) -> bool:
     Not where its last vector is whole, nor where loads depend on where vectors begin.
     """
     inside = list(statements(s.body))
-    if s.carries or not all(isinstance(x, (Accumulate, Let, Loop, ReduceLoop, Store, When)) for x in inside):
+    if s.carries or not all(isinstance(x, (Accumulate, Let, Loop, Prefetch, ReduceLoop, Store, When)) for x in inside):
         return False
     if all(c % WIDEST == 0 for _, c in (s.end - s.begin).terms):
         return False
