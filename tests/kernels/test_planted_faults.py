@@ -198,6 +198,9 @@ FAULTS = {
     "numbers that are stored together as codes": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, together=4)),
         "verify", "is 4, expected 0"),
+    "sums to which lanes are added again": (
+        "chain_softmax_wide", only_first(Loop, lambda s: replace(s, again=True), lambda s: s.carries > 0),
+        "verify", "again of the loop"),
     "codes of which each vector is narrowed by itself": (
         "codes_plain", only_first(Loop, lambda s: replace(s, together=0), lambda s: s.together > 0),
         "verify", "is 0, expected more than 0"),

@@ -168,7 +168,10 @@ class Interpreter:
     # Loops ------------------------------------------------------------------------------------------------------------
 
     def loop(self, s: Loop, p: Iterations) -> None:
-        """All iterations; as many together as fit (MOST) where they are independent."""
+        """All iterations; as many together as fit (MOST) where they are independent.
+
+        Those of a last vector twice where they may run again.
+        """
         first, stride = self.threads.place(s.kind)
         begin, end = np.asarray(p.index(s.begin)) + first, np.asarray(p.index(s.end))
         counts = -((begin - end) // stride)
@@ -187,8 +190,11 @@ class Interpreter:
                     inner.axes[s.axis.name] = begin + i * stride
                     self.body(s.body, inner)
             return
-        for number in range(0, count, room):
-            step = np.arange(number, min(number + room, count)).reshape(-1, *(1,) * len(p.shape))
+        steps = [np.arange(number, min(number + room, count)) for number in range(0, count, room)]
+        if s.again and count >= self.lanes:
+            steps.append(np.arange(count - self.lanes, count))
+        for numbers in steps:
+            step = numbers.reshape(-1, *(1,) * len(p.shape))
             at = begin + step * stride
             alive = at < end
             inner = p.inner((len(step), *p.shape), both(p.alive, None if alive.all() else alive))

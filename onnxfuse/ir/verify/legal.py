@@ -31,6 +31,7 @@ from onnxfuse.ir.lanes import (
     masked,
     matrix_load,
     piecewise,
+    runs_again,
     stores_codes,
     wide_accesses,
 )
@@ -105,6 +106,9 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
                 if bool(s.together) != codes and (place.legal or s.together):
                     expected = "more than 0: it only stores 8-bit integers" if codes else "0"
                     yield f"together of the loop over {s.axis!r} is {s.together}, expected {expected}"
+                again = place.buffers is None and s.kind == "vector" and not codes and runs_again(s)
+                if s.again != again and (place.legal or s.again):
+                    yield f"again of the loop over {s.axis!r} is {s.again}, expected {again}"
                 yield from _wide(s, place)
                 matrices = matrix_load(s, place.buffers) if place.buffers is not None else None
                 if s.matrices != matrices and (place.legal or s.matrices is not None):
