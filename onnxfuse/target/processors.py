@@ -84,7 +84,8 @@ def processor_of(facts: dict[str, str]) -> Processor | None:
         name = "sapphire-rapids" if "amx_tile" in flags else known  # virtual machines may tell an older model
     elif facts.get("vendor_id") == "AuthenticAMD":
         wide = "avx512f" in flags
-        names = {23: "zen2" if model >= _ZEN2 else "zen", 25: "zen4" if wide else "zen3", 26: "zen5"}
+        virtual = "hypervisor" in flags  # a common model of virtual machines is the first Zen, whatever runs them
+        names = {23: "zen2" if model >= _ZEN2 or virtual else "zen", 25: "zen4" if wide else "zen3", 26: "zen5"}
         name = names.get(family or 0)
     elif numbers.get("CPU implementer") == 0x41:
         name = _ARM.get(numbers.get("CPU part", 0))
