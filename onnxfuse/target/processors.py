@@ -38,7 +38,7 @@ PROCESSORS = {
         Processor("icelake-sp", 16, 170.0, 48 * _K, 1280 * _K, 32 * _M, 190.0, 30.0, 13.0, 26.0),
         Processor("sapphire-rapids", 16, 180.0, 48 * _K, 2 * _M, 48 * _M, 190.0, 30.0, 13.0, 26.0),
         Processor("alderlake", 8, 150.0, 48 * _K, 1280 * _K, 24 * _M, 200.0, 60.0, 30.0, 45.0),
-        Processor("zen", 4, 48.0, 32 * _K, 512 * _K, 8 * _M, 75.0, 50.0, 16.0, 25.0),
+        Processor("zen", 4, 40.0, 32 * _K, 512 * _K, 8 * _M, 75.0, 50.0, 16.0, 25.0),  # measured
         Processor("zen2", 8, 105.0, 32 * _K, 512 * _K, 16 * _M, 90.0, 60.0, 20.0, 30.0),
         Processor("zen3", 8, 94.0, 32 * _K, 512 * _K, 8 * _M, 95.0, 60.0, 11.0, 20.0, stored=1.2),  # beside neighbours
         Processor("zen4", 8, 118.0, 32 * _K, 1 * _M, 32 * _M, 115.0, 98.0, 30.0, 40.0, stored=1.0),  # caches measured
@@ -84,8 +84,7 @@ def processor_of(facts: dict[str, str]) -> Processor | None:
         name = "sapphire-rapids" if "amx_tile" in flags else known  # virtual machines may tell an older model
     elif facts.get("vendor_id") == "AuthenticAMD":
         wide = "avx512f" in flags
-        virtual = "hypervisor" in flags  # a common model of virtual machines is the first Zen, whatever runs them
-        names = {23: "zen2" if model >= _ZEN2 or virtual else "zen", 25: "zen4" if wide else "zen3", 26: "zen5"}
+        names = {23: "zen2" if model >= _ZEN2 else "zen", 25: "zen4" if wide else "zen3", 26: "zen5"}
         name = names.get(family or 0)
     elif numbers.get("CPU implementer") == 0x41:
         name = _ARM.get(numbers.get("CPU part", 0))

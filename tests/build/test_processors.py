@@ -18,7 +18,6 @@ INTEL, AMD = {"vendor_id": "GenuineIntel"}, {"vendor_id": "AuthenticAMD"}
         (INTEL | {"cpu family": "6", "model": "167", "flags": "avx512f amx_tile"}, "sapphire-rapids"),
         (INTEL | {"cpu family": "15", "model": "6"}, None),
         (AMD | {"cpu family": "23", "model": "1", "flags": "avx2"}, "zen"),
-        (AMD | {"cpu family": "23", "model": "1", "flags": "avx2 hypervisor"}, "zen2"),
         (AMD | {"cpu family": "23", "model": "49", "flags": "avx2"}, "zen2"),
         (AMD | {"cpu family": "25", "model": "1", "flags": "avx2"}, "zen3"),
         (AMD | {"cpu family": "25", "model": "17", "flags": "avx2 avx512f"}, "zen4"),
