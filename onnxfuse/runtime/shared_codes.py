@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.inliner import inline_local_functions
 
 from onnxfuse.runtime.graphs import all_nodes, written_nodes
@@ -17,8 +17,9 @@ from onnxfuse.runtime.graphs import all_nodes, written_nodes
 def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> bytes:
     """A model file, or a serialized model, with a copy of signed 8-bit constants for each node that reads them.
 
-    Its functions are inlined, unless kernels run instead of those of a domain. External data of a serialized model lie
-    in the current folder.
+    Where they are dequantized for several nodes at once, each of these gets a DequantizeLinear: the runtime does that
+    too, but all of its copies read the same constants. Functions of the model are inlined, unless kernels run instead
+    of those of a domain. External data of a serialized model lie in the current folder.
 
     Raises ValueError or OSError where it is larger than two gigabytes, or its external data cannot be read.
     """
@@ -29,6 +30,7 @@ def with_codes_apart(model: str | bytes, has_kernels: Callable[[str], bool]) -> 
         proto = onnx.load(model)
     made = proto if any(has_kernels(each.domain) for each in proto.functions) else inline_local_functions(proto)
     codes = {tensor.name: tensor for tensor in _codes(made)}
+    _dequantize_for_each(made.graph, codes)
     read: Counter[str] = Counter()
     for node in all_nodes(made.graph):
         for at, name in enumerate(node.input):
@@ -52,6 +54,25 @@ def lacks_zero_points(model: str | bytes) -> bool:
     except (DecodeError, OSError):
         return False
     return any(n.op_type == "DequantizeLinear" and not any(n.input[2:]) for n in written_nodes(proto))
+
+
+def _dequantize_for_each(graph: GraphProto, codes: Collection[str]) -> None:
+    """Gives each node that reads dequantized codes, named here, a DequantizeLinear for itself."""
+    shared = {n.output[0]: n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in codes}
+    read = Counter(each.name for each in graph.output)
+    copies: defaultdict[str, list[NodeProto]] = defaultdict(list)
+    for node in all_nodes(graph):
+        for at, name in enumerate(node.input):
+            if name in shared:
+                if read[name]:
+                    copy = NodeProto()
+                    copy.CopyFrom(shared[name])
+                    copy.name = copy.output[0] = node.input[at] = f"{name}%{read[name]}"
+                    copies[name].append(copy)
+                read[name] += 1
+    every = [each for node in graph.node for each in (node, *copies[next(iter(node.output), "")])]
+    del graph.node[:]
+    graph.node.extend(every)
 
 
 def _codes(model: ModelProto) -> Iterator[TensorProto]:

@@ -74,6 +74,43 @@ def test_functions_with_kernels_stay() -> None:
     assert [n.op_type for n in kept.graph.node] == ["both"]
 
 
+# Weights that are dequantized for two products at once: the runtime makes a QLinearMatMul of each.
+SHARED = """<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[2, 64] a, uint8[2, 64] b) => (uint8[2, 8] y, uint8[2, 8] z, float[64, 8] w) {
+  x = DequantizeLinear (a, one, nil)
+  v = DequantizeLinear (b, one, nil)
+  w = DequantizeLinear (codes, one, zero)
+  p = MatMul (x, w)
+  q = MatMul (v, w)
+  y = QuantizeLinear (p, step, nil)
+  z = QuantizeLinear (q, step, nil)
+}"""
+
+
+def shared_weights() -> ModelProto:
+    proto = onnx.parser.parse_model(SHARED)
+    held = {"one": np.float32(1), "step": np.float32(DEPTH * 255 * 127 / 200), "nil": np.uint8(0), "zero": np.int8(0)}
+    held["codes"] = np.full((DEPTH, 8), 127, np.int8)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(each), name) for name, each in held.items())
+    return proto
+
+
+def test_products_of_weights_that_are_dequantized_once_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of two products that saturate give 101 for 200; right kernels of such a model differed from it by that."""
+    monkeypatch.setattr(engine, "saturates", lambda: True)
+    given = {name: np.full((2, DEPTH), 255, np.uint8) for name in "ab"}
+    y, z, _ = run(open_session(shared_weights().SerializeToString(), options(lean=True)), given)
+    assert np.unique(y).tolist() == np.unique(z).tolist() == [200]
+
+
+def test_each_node_reads_dequantized_codes_of_its_own() -> None:
+    apart = onnx.load_from_string(with_codes_apart(shared_weights().SerializeToString(), lambda domain: False))
+    onnx.checker.check_model(apart, full_check=True)
+    weights = [node.input[1] for node in apart.graph.node if node.op_type == "MatMul"]
+    made = {node.output[0]: node.input[0] for node in apart.graph.node if node.op_type == "DequantizeLinear"}
+    assert len({made[name] for name in (*weights, "w")}) == 3
+
+
 FILTERS = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 4, 5, 6] x) => (float[1, 8, 5, 6] y) {
   w = DequantizeLinear <axis = 0> (codes, scales)
