@@ -52,12 +52,14 @@ def stores_codes(s: Loop, around: Loop) -> bool:
 def runs_again(s: Loop) -> bool:
     """Whether iterations of a vector loop may run twice: nothing that it stores or accumulates is read in it.
 
-    Not where its last vector is whole, nor where loads depend on where vectors begin.
+    Not where its last vector is whole, nor where loads depend on where vectors begin; nor for parts of an axis, few of
+    which end within a vector, and whose loops are too short for another test in each turn.
     """
     inside = list(statements(s.body))
     if s.carries or not all(isinstance(x, (Accumulate, Let, Loop, Prefetch, ReduceLoop, Store, When)) for x in inside):
         return False
-    if all(c % WIDEST == 0 for _, c in (s.end - s.begin).terms):
+    extent = s.end - s.begin
+    if axes_of(s.begin) or axes_of(s.end) or all(c % WIDEST == 0 for _, c in extent.terms):
         return False
     reduced = {t for x in inside if isinstance(x, ReduceLoop) and x.part is None for t in x.targets}
     stored = {x.buffer for x in inside if isinstance(x, Store)}

@@ -139,14 +139,23 @@ template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
   if constexpr (S == 4) return __builtin_shuffle(first, __builtin_shuffle(part[2], part[3], at), lane + ((I)LANES & behind));
 #endif
 }
+#if ONNXFUSE_AVX2
+// A vector of two halves in memory.
+ONNXFUSE_INLINE __m256 two_halves(const float* lower, const float* upper) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(lower)), _mm_loadu_ps(upper), 1);
+}
+#endif
 // Lane i is p[S * i]; nothing beyond the last lane is read.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T* p, L lanes) {
-#if ONNXFUSE_AVX2  // halves of vectors, of which one shuffle within them picks the lanes; the last two end with the last lane
-  if constexpr (S == 2 && L::all && sizeof(T) == 4) {
+#if ONNXFUSE_AVX2  // by halves, within which shuffles pick lanes fast; the last ones end with the last lane
+  if constexpr (L::all && sizeof(T) == 4) {
     const float* at = reinterpret_cast<const float*>(p);
-    const __m256 even = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)), _mm_loadu_ps(at + 8), 1);
-    const __m256 odd = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at + 3)), _mm_loadu_ps(at + 11), 1);
-    return (vec<T>)_mm256_shuffle_ps(even, odd, 0xd8);
+    const __m256 first = two_halves(at, at + 4 * S), last = two_halves(at + 3 * S - 3, at + 7 * S - 3);
+    if constexpr (S == 2) return (vec<T>)_mm256_shuffle_ps(first, last, 0xd8);
+    if constexpr (S == 3) return (vec<T>)_mm256_shuffle_ps(first, last, 0xcc);
+    const __m256 second = two_halves(at + 4, at + 20), third = two_halves(at + 8, at + 24);
+    const __m256 low = _mm256_unpacklo_ps(first, second), high = _mm256_shuffle_ps(third, last, 0xf0);
+    return (vec<T>)_mm256_shuffle_ps(low, high, 0x84);
   }
 #endif
   vec<T> part[S];

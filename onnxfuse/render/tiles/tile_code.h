@@ -323,9 +323,14 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
     const int alive = rows - first < here ? rows - first : here;
     const auto to = [&](i64 k) { return reinterpret_cast<typename Packed<To>::Word*>(out + k * pitch + first * WIDE); };
     i64 k = 0;
-    if constexpr (NO_ZEROS)
+    if constexpr (NO_ZEROS) {
       for (; alive == LANES && k + LANES * WIDE <= depth; k += LANES * WIDE)
         turn_block<true, true, To>(LANES, LANES, LANES, pitch, from + first, k, to(k));
+      if (WIDE == 1 && alive == LANES && depth > LANES && depth - k >= TURNED) {  // with steps before them, again
+        turn_block<true, true, To>(LANES, LANES, LANES, pitch, from + first, depth - LANES, to(depth - LANES));
+        k = depth;
+      }
+    }
     for (; here >= TURNED && k + LANES * WIDE <= depth; k += LANES * WIDE)
       turn_block<true, false, To>(alive, here, LANES, pitch, from + first, k, to(k));
     if constexpr (WIDE == 1)
