@@ -135,9 +135,9 @@ def _bind(b: ExtentBind | Computed) -> list[str]:
     return [*out, f"  const i64 {name} = run.{name} = {value};"]
 
 
-def _bytes(b: Buffer) -> str:
+def _bytes(b: Buffer, more: str = "") -> str:
     size = "sizeof(void*)" if b.space == "pointers" else f"sizeof({stored(b.dtype)})"
-    return f"rounded({index(b.size, 1)} * {size})"
+    return f"rounded(({index(b.size, 1)}{more}) * {size})" if more else f"rounded({index(b.size, 1)} * {size})"
 
 
 def _scratch(kernel: Kernel) -> list[str]:
@@ -147,7 +147,7 @@ def _scratch(kernel: Kernel) -> list[str]:
         out.append(f"  const size_t at_{identifier(b.name)} = shared; shared += {_bytes(b)};")
     for number, phase in enumerate(kernel.phases):
         if phase.slots:
-            total = " + ".join(_bytes(b) for b in phase.locals)
+            total = " + ".join(_bytes(b, " + ROOM") for b in phase.locals)
             out.append(
                 f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;"
             )
@@ -198,7 +198,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     """The function of one task of a phase."""
     used = names_in(phase)
     printer = CppPrinter(
-        {p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+        {p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)},
+        own=frozenset(b.name for b in phase.locals),
     )
     put = printer.put
     put("Run_& run = *static_cast<Run_*>(user);")
@@ -240,6 +241,6 @@ def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
     kind = f"const {stored(b.dtype)}*" if b.space == "pointers" else stored(b.dtype)
     if slots:
         yield f"{kind}* __restrict const {name} = reinterpret_cast<{kind}*>(memory);"
-        yield f"memory += {_bytes(b)};"
+        yield f"memory += {_bytes(b, ' + ROOM')};"
     else:
-        yield f"alignas({ALIGNMENT}) {kind} {name}[{b.size.constant}];"
+        yield f"alignas({ALIGNMENT}) {kind} {name}[{b.size.constant} + ROOM];"

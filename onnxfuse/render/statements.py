@@ -42,6 +42,8 @@ _ACROSS = {
 class CppPrinter(c_family.StatementPrinter):
     """Prints C++ statements, vector loops and vector accumulators included."""
 
+    own: frozenset[str] = frozenset()  # buffers of a task
+
     def call(self, s: Call | Threaded) -> None:
         """A call of a function in a header."""
         match s:
@@ -65,7 +67,7 @@ class CppPrinter(c_family.StatementPrinter):
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""
         if s.together:
-            outer, self.scalars = self.scalars, Vectors(s.axis) if s.kind == "vector" else self.scalars
+            outer, self.scalars = self.scalars, Vectors(s.axis, self.own) if s.kind == "vector" else self.scalars
             self.codes_together(s)
             self.scalars = outer
             return
@@ -84,7 +86,7 @@ class CppPrinter(c_family.StatementPrinter):
             again = "_again" if s.again else ""
             self.put(f"for_lanes{again}({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.scalars
-        self.scalars = Vectors(s.axis)
+        self.scalars = Vectors(s.axis, self.own)
         if rows is None:
             self.body(s.body)
         else:

@@ -18,6 +18,7 @@ class Vectors(Scalars):
     """Prints expressions inside a vector loop over `axis`, one iteration per lane."""
 
     axis: Axis
+    own: frozenset[str] = frozenset()  # buffers of a task, behind which there is room for a vector
     vectors: frozenset[str] = frozenset()  # variables that are vectors
 
     def declaring(self, name: str) -> Vectors:
@@ -79,7 +80,7 @@ class Vectors(Scalars):
             case "guarded":
                 return self.guarded_lanes(x)
             case "vector":
-                text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
+                text = f"{'own_lanes' if x.source in self.own else 'load_lanes'}({name} + {index(offset, 1)}, lanes)"
             case "broadcast":
                 text = self.wide(f"get({name} + {index(offset, 1)})", x.dtype)
             case "strided":

@@ -63,6 +63,16 @@ template <class T, class L> ONNXFUSE_INLINE vec<T> load_lanes(const T* p, L lane
   if constexpr (L::all) return load(p);
   else return load_n(p, lanes.n);
 }
+// The same from a buffer of the task, which has ROOM behind its elements: where whole vectors were stored to it, only whole ones
+// are loaded without waiting for the cache, unless there are true masks.
+constexpr int ROOM = LANES == 16 ? 0 : LANES;
+template <class T, class L> ONNXFUSE_INLINE vec<T> own_lanes(const T* p, L lanes) {
+  if constexpr (L::all || ROOM == 0) {
+    return load_lanes(p, lanes);
+  } else {
+    return (vec<T>)((mask<compute<T>>)load(p) & mask_first_n<compute<T>>(lanes.n));
+  }
+}
 template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L lanes) {
   if constexpr (L::all) store(p, v);
   else store_n(p, v, lanes.n);

@@ -318,11 +318,18 @@ ONNXFUSE_INLINE void turn_block(int alive, int here, int steps, i64 pitch, const
 template <class From, class To>
 void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {
   constexpr int WIDE = Packed<To>::WIDE;
+  i64 done = 0;
+  if constexpr (NO_ZEROS)  // what is far apart is stored line by line
+    if (pitch > wide && rows > LANES)
+      for (; done + LANES * WIDE <= depth; done += LANES * WIDE)
+        for (int first = 0; first + LANES <= rows; first += LANES)
+          turn_block<true, true, To>(LANES, LANES, LANES, pitch, from + first, done,
+                                     reinterpret_cast<typename Packed<To>::Word*>(out + done * pitch + first * WIDE));
   for (int first = 0; first < wide; first += LANES) {
     const int here = wide - first < LANES ? wide - first : LANES;
     const int alive = rows - first < here ? rows - first : here;
     const auto to = [&](i64 k) { return reinterpret_cast<typename Packed<To>::Word*>(out + k * pitch + first * WIDE); };
-    i64 k = 0;
+    i64 k = alive == LANES ? done : 0;
     if constexpr (NO_ZEROS) {
       for (; alive == LANES && k + LANES * WIDE <= depth; k += LANES * WIDE)
         turn_block<true, true, To>(LANES, LANES, LANES, pitch, from + first, k, to(k));

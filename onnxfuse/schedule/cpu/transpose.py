@@ -60,7 +60,8 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
     outer = {a: e for a, e in digits.items() if a != block}
     k, ends = _steps(digits[block] * part, part, along)
     here = here.substituted(outer | {along: digits[block] * part + k})
-    blocks = _Blocks(k, part, target.panel, _together(here, lane, k, part, m.extent, target), [])
+    together = _together(here, lane, k, part, m.extent, target)
+    blocks = _Blocks(k, part, target.panel, together, not target.masks, [])
     body = [blocks.over(axis, g) for axis, (g,) in _pieces(here, lane, points)]
     edges = tuple(
         s
@@ -153,13 +154,17 @@ def _together(goal: Goal, lane: Axis, step: Axis, steps: int, rows: Index, targe
     """How many panels of blocks are kept together, for each of so many `rows`.
 
     Several, where lines of a block of the result push each other out of L1: more of each is stored while it is there.
+    All of a line, if they fit, where the last vector of a line takes longer than others.
     """
+    panel = sum(x.dtype.bytes for x in dict.fromkeys(loads(goal.value)) if _across(x, lane)) * steps * target.panel
+    of_line = -(-(lane.extent.constant or 1) // target.panel)
+    panels, fit = of_line * (rows.constant or SHARED * TOGETHER), int(NEAR * target.l1_bytes) // panel
+    if not target.masks and of_line <= min(fit, panels // SHARED):
+        return of_line
     pitch = (coefficient(goal.offset, step) or ZERO).constant
     if pitch is None or _in_one_set(pitch * goal.value.dtype.bytes, steps) <= target.l1_bytes // SET:
         return 1
-    panel = sum(x.dtype.bytes for x in dict.fromkeys(loads(goal.value)) if _across(x, lane)) * steps * target.panel
-    panels = -(-(lane.extent.constant or 1) // target.panel) * (rows.constant or SHARED * TOGETHER)
-    return max(1, min(TOGETHER, int(NEAR * target.l1_bytes) // panel, panels // SHARED))
+    return max(1, min(TOGETHER, fit, panels // SHARED))
 
 
 def _in_one_set(pitch: int, steps: int) -> int:
@@ -197,12 +202,14 @@ class _Blocks:
     """Blocks of `most` elements along the result, which are rows of a source, by up to `steps` steps `k` along those.
 
     What is computed of blocks is stored for `together` of them at a time, step by step: longer pieces of each line.
+    With `lines` their elements of one step are side by side.
     """
 
     k: Axis
     steps: int
     most: int
     together: int
+    lines: bool
     buffers: list[Buffer]
 
     def over(self, axis: Axis, goal: Goal) -> Loop:
@@ -241,21 +248,31 @@ class _Blocks:
             first = begin + Index.of(number) * self.most
             last = least(first + self.most, last)
         size = self.steps * self.most
+        pitch = self.most * (self.together if self.lines else 1)
+        block = first - begin if self.lines else (first - begin) * self.steps
         for load in dict.fromkeys(x for x in loads(goal.value) if _across(x, axis)):
             name = f"{TURNED}{len(there)}"
             bare = Load(load.source, load.index, load.dtype)
-            pack = Pack(name, (first - begin) * self.steps, axis, first, last, self.k, bare, Index.of(self.most))
+            pack = Pack(name, block, axis, first, last, self.k, bare, Index.of(pitch), apart=self.lines)
             packs.append(When(load.guards, (pack,)) if load.guards else pack)
-            at = (first - begin) * self.steps + Index.of(self.k) * self.most + axis - first
+            at = (
+                Index.of(self.k) * pitch + axis - begin
+                if self.lines
+                else block + Index.of(self.k) * pitch + axis - first
+            )
             there[load] = Load(name, (at,), load.dtype, load.guards, load.otherwise)
             if name not in {b.name for b in self.buffers}:
                 self.buffers.append(Buffer(name, load.dtype, Index.of(size * self.together), "local"))
         value = rebuild(goal.value, there.get, lambda i: i)
-        levels = [Level(self.k), Level(axis, "vector", first, last)]
+        levels = [
+            Level(self.k),
+            Level(axis, "vector", begin if self.lines else first, Index.of(end) if self.lines else last),
+        ]
         if self.together > 1:
             count = floor_div(Index.of(end) - begin + (self.most - 1), Index.of(self.most))
             packs = [Loop(number, ZERO, count, "serial", tuple(packs))]
-            levels.insert(1, Level(number, end=count))
+            if not self.lines:
+                levels.insert(1, Level(number, end=count))
         return (*packs, *written([Goal(goal.buffer, goal.offset, value)], levels))
 
 
