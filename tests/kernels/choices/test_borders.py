@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, axes_of
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.kernel import Bind, Kernel, Pack, Prefetch, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Pack, Prefetch, Stmt, Store, When, statements
 from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.schedule.cpu.candidates import CostRanking
 from onnxfuse.schedule.cpu.exchange import SIDE
@@ -88,6 +88,19 @@ def test_blocks_whose_lines_compete_for_a_set_are_kept_together(shape: str, pane
     (buffer,) = (b for phase in kernel.phases for b in phase.locals)
     (pack,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Pack))
     assert buffer.size == pack.k.extent * CPUS[TARGET].panel * panels
+
+
+@pytest.mark.parametrize(("target", "pitch"), [(TARGET, 32), ("x86-64-v3", 64)])
+def test_blocks_lie_side_by_side_where_masks_are_slow(target: str, pitch: int) -> None:
+    """Four blocks are kept together there: vectors go through the whole line."""
+    (pack,) = (s for s in made("turned_1025_33", CPUS[target]) if isinstance(s, Pack))
+    assert pack.pitch == Index.of(pitch) and pack.apart == (pitch > CPUS[target].panel)
+
+
+@pytest.mark.parametrize(("name", "again"), [("mean_padded_form_0", True), ("turned_9_257", False)])
+def test_loops_over_whole_axes_may_run_twice(name: str, again: bool) -> None:
+    """Not those over a part of an axis, such as a block of a transposition."""
+    assert any(isinstance(s, Loop) and s.again for s in made(name)) == again
 
 
 @pytest.mark.parametrize(("name", "splits"), [("max_line_form_0", 1), ("max_halves_form_1", 2)])
