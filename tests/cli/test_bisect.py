@@ -15,6 +15,7 @@ from tests.models.fused import built, model_bytes
 from tests.models.planted import Planted, Slow
 
 NETWORK = "tiny-bert.decomposed"
+PLAN: dict[str, Any] = {"arch": ("x86-64-v3",)}  # one, whatever processor this is
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_is_at_fault(onnxfuse: Onnxfuse, there: Path):
-    built(NETWORK, there)
+    built(NETWORK, there, **PLAN)
     said = onnxfuse("bisect", "m.onnx", "fused.onnx", "--json")
     assert said.code == 0, said.err
     assert said.json["written"] == [] and said.json["pieces"] > 8
@@ -37,7 +38,7 @@ def test_nothing_is_at_fault(onnxfuse: Onnxfuse, there: Path):
 def test_a_wrong_kernel_is_found_and_shown_alone(onnxfuse: Onnxfuse, there: Path, number: int):
     """A kernel whose first output is 1 % too much: it is named, and two models of its nodes alone differ as well."""
     planted = Planted(number)
-    library = built(NETWORK, there, calls=on_cpu(render=planted)).library
+    library = built(NETWORK, there, **PLAN, calls=on_cpu(render=planted)).library
     said = onnxfuse("bisect", "m.onnx", "fused.onnx", "--json-file", "b.json")
     assert said.code == 1 and "its function body agrees with the original" in said.last, said.err
     kernel = planted.name.removeprefix("onnxfuse_")
@@ -55,7 +56,7 @@ def test_a_wrong_kernel_is_found_and_shown_alone(onnxfuse: Onnxfuse, there: Path
 
 def test_a_wrong_body_is_a_rewrite_at_fault(onnxfuse: Onnxfuse, there: Path):
     """A function in which a sum became a difference is wrong with its kernel and without: rules there are named."""
-    built(NETWORK, there)
+    built(NETWORK, there, **PLAN)
     proto = onnx.load(there / "fused.onnx")
     function = next(f for f in proto.functions if [n for n in f.node if n.op_type == "Erf"])
     next(n for n in function.node if n.op_type == "Add").op_type = "Sub"
@@ -87,7 +88,7 @@ def test_values_in_other_layouts(onnxfuse: Onnxfuse, here: Path, wrong: bool):
 
 
 def test_a_slow_kernel_is_found(onnxfuse: Onnxfuse, there: Path):
-    built(NETWORK, there, calls=on_cpu(render=Slow("Gather_Gemm_Tanh", turns=400_000)))
+    built(NETWORK, there, **PLAN, calls=on_cpu(render=Slow("Gather_Gemm_Tanh", turns=400_000)))
     said = onnxfuse("bisect", "m.onnx", "fused.onnx", "--metric", "latency", "--duration", "0.2s", "--threads", "1",
                     "--json")  # fmt: skip
     assert said.code == 1, said.err

@@ -121,9 +121,7 @@ def test_a_saved_model_becomes_kernels(what: str, tmp_path: Path) -> None:
     made = optimize(path, tmp_path / "f.onnx", gain=False, min_group=1, cache_dir=str(CACHE), jobs=1)
     assert made.verify is not None and made.verify.ok
     kept = [n.op_type for n in onnx.load(tmp_path / "f.onnx").graph.node if not n.domain.startswith("onnxfuse.")]
-    inexact = (
-        "NhwcMaxPool" in own and saturates()
-    )  # the runtime saturates these whatever it is asked: kernels differ, and stay out
+    inexact = "NhwcMaxPool" in own and saturates()  # saturated whatever is asked: kernels differ, and stay out
     assert len(kept) <= most or inexact, kept
     first = open_session(path, options(lean=True))  # elsewhere it is asked for exact products
     shape = first.get_inputs()[0].shape
