@@ -149,8 +149,8 @@ def write(
     a: str, b: str, custom: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int], nodes: Sequence[str],
     out: Mapping[str, str],
 ) -> list[str]:  # fmt: skip
-    """Write the piece of the second model that holds these nodes, the piece of the first that it stands for, and what
-    both read. Returns the names of what is written: `a`, `b`, `inputs`.
+    """Write the smallest piece of the second model that holds all these nodes, the piece of the first that it stands
+    for, and what both read. Returns the names of what is written: `a`, `b`, `inputs`.
     """
     first, second = whole(a), whole(b)
     wanted = set(nodes)
@@ -160,7 +160,7 @@ def write(
         (
             p
             for p in pieces(second.graph, layouts)
-            if wanted & {second.graph.node[at].name or second.graph.node[at].output[0] for at in p.nodes}
+            if wanted <= {second.graph.node[at].name or second.graph.node[at].output[0] for at in p.nodes}
         ),
         key=lambda p: len(p.nodes),
         default=None,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 from tests.calls import on_cpu
 from tests.cli.conftest import Onnxfuse, files
@@ -68,6 +69,20 @@ def test_a_wrong_body_is_a_rewrite_at_fault(onnxfuse: Onnxfuse, there: Path):
     assert worst["at_fault"] == "rewrite" and worst["operators"] == [function.name]
     assert "node_erf_68" in worst["origin"] or "node_erf_132" in worst["origin"]
     assert {"found.a.onnx", "found.b.onnx"} <= files(there)
+
+
+def test_a_node_that_shares_its_maker_is_shown_with_it(onnxfuse: Onnxfuse, here: Path):
+    """The maker alone is a smaller piece, which is right."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[1, 4] h, float[1, 4] y) {'
+    for name, text in (
+        ("a.onnx", "h, r = Split<axis = 0>(x)\n y = Neg(r)"),
+        ("b.onnx", "h, q = Split<axis = 0>(x)\n y = Abs(q)"),
+    ):
+        onnx.save(parser.parse_model(f"{head} {text} }}"), here / name)
+    said = onnxfuse("bisect", "a.onnx", "b.onnx")
+    assert said.code == 1, said.err
+    assert [[o.name for o in onnx.load(here / f"bisect.{one}.onnx").graph.output] for one in "ab"] == [["y"]] * 2
+    assert onnxfuse("verify", "bisect.a.onnx", "bisect.b.onnx", "--inputs", "bisect.inputs.npz").code == 1
 
 
 @pytest.mark.parametrize("wrong", [False, True])
