@@ -135,9 +135,10 @@ def _bind(b: ExtentBind | Computed) -> list[str]:
     return [*out, f"  const i64 {name} = run.{name} = {value};"]
 
 
-def _bytes(b: Buffer, more: str = "") -> str:
+def _bytes(b: Buffer, *, room: bool = False) -> str:
+    count = f"({index(b.size, 1)} + ROOM)" if room else index(b.size, 1)
     size = "sizeof(void*)" if b.space == "pointers" else f"sizeof({stored(b.dtype)})"
-    return f"rounded(({index(b.size, 1)}{more}) * {size})" if more else f"rounded({index(b.size, 1)} * {size})"
+    return f"rounded({count} * {size})"
 
 
 def _scratch(kernel: Kernel) -> list[str]:
@@ -147,7 +148,7 @@ def _scratch(kernel: Kernel) -> list[str]:
         out.append(f"  const size_t at_{identifier(b.name)} = shared; shared += {_bytes(b)};")
     for number, phase in enumerate(kernel.phases):
         if phase.slots:
-            total = " + ".join(_bytes(b, " + ROOM") for b in phase.locals)
+            total = " + ".join(_bytes(b, room=True) for b in phase.locals)
             out.append(
                 f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;"
             )
@@ -241,6 +242,6 @@ def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
     kind = f"const {stored(b.dtype)}*" if b.space == "pointers" else stored(b.dtype)
     if slots:
         yield f"{kind}* __restrict const {name} = reinterpret_cast<{kind}*>(memory);"
-        yield f"memory += {_bytes(b, ' + ROOM')};"
+        yield f"memory += {_bytes(b, room=True)};"
     else:
         yield f"alignas({ALIGNMENT}) {kind} {name}[{b.size.constant} + ROOM];"

@@ -186,6 +186,10 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
     else return strided_lanes<S>(p, lanes);
   }
 #endif
+  if constexpr (S > 1) {  // what lies between them and the first or the last lane may not be memory
+    first = (first + S - 1) / S * S;
+    last = last > 0 ? (last - 1) / S * S + 1 : 0;
+  }
   vec<T> part[S];
 #pragma GCC unroll 4
   for (int k = 0; k < S; k++) {

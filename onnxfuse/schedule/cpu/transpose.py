@@ -255,11 +255,7 @@ class _Blocks:
             bare = Load(load.source, load.index, load.dtype)
             pack = Pack(name, block, axis, first, last, self.k, bare, Index.of(pitch), apart=self.lines)
             packs.append(When(load.guards, (pack,)) if load.guards else pack)
-            at = (
-                Index.of(self.k) * pitch + axis - begin
-                if self.lines
-                else block + Index.of(self.k) * pitch + axis - first
-            )
+            at = block + Index.of(self.k) * pitch + axis - first
             there[load] = Load(name, (at,), load.dtype, load.guards, load.otherwise)
             if name not in {b.name for b in self.buffers}:
                 self.buffers.append(Buffer(name, load.dtype, Index.of(size * self.together), "local"))
