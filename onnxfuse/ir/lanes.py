@@ -63,7 +63,7 @@ def runs_again(s: Loop) -> bool:
         return False
     reduced = {t for x in inside if isinstance(x, ReduceLoop) and x.part is None for t in x.targets}
     stored = {x.buffer for x in inside if isinstance(x, Store)}
-    read = [n for x in inside for n in elements_read(_values(x))]
+    read = [n for x in inside for n in elements_read(values_of(x))]
     return (
         bool(stored)
         and all(t in reduced for x in inside if isinstance(x, Accumulate) for t in x.targets)
@@ -71,7 +71,8 @@ def runs_again(s: Loop) -> bool:
     )
 
 
-def _values(s: Stmt) -> tuple[Scalar, ...]:
+def values_of(s: Stmt) -> tuple[Scalar, ...]:
+    """What a statement computes: the values of a Let, a Store or an Accumulate."""
     if isinstance(s, (Store, Accumulate)):
         return s.values
     return (s.value,) if isinstance(s, Let) else ()
@@ -142,7 +143,7 @@ def wide_accesses(s: Loop, buffers: Mapping[str, Buffer]) -> tuple[tuple[WideAcc
         outside = b is None or b.space not in ("register", "fragment")
         return outside and coefficient(x.offset, s.axis) == ONE and not any(s.axis in axes_of(e) for e in cut)
 
-    loaded = (WideAccess(x.source, x.index[0], x.guards) for r in s.body for x in elements_read(_values(r)))
+    loaded = (WideAccess(x.source, x.index[0], x.guards) for r in s.body for x in elements_read(values_of(r)))
     stored = (WideAccess(x.buffer, x.offset) for x in s.body if isinstance(x, Store))
     return tuple(filter(wide, dict.fromkeys(loaded))), tuple(filter(wide, dict.fromkeys(stored)))
 

@@ -10,18 +10,17 @@ from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.kernel import (
-    Accumulate,
     Buffer,
     Computed,
     ExtentBind,
     Kernel,
-    Let,
     Loop,
     Phase,
     Store,
     all_statements,
     statements,
 )
+from onnxfuse.ir.lanes import values_of
 from onnxfuse.ir.launch import ALIGNED, Activation, CopyAsync, CopyBox, LibraryCall, LibraryConvolution, LibraryProduct
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name
@@ -168,10 +167,7 @@ def access_bytes(kernel: Kernel) -> Mapping[str, int]:
             continue
         inside = list(statements(s.body))
         places = [(x.buffer, x.offset) for x in inside if isinstance(x, Store)]
-        values = [
-            x.value if isinstance(x, Let) else x.values for x in inside if isinstance(x, (Let, Store, Accumulate))
-        ]
-        places += [(load.source, load.index[0]) for v in values for load in elements_read(v)]
+        places += [(load.source, load.index[0]) for x in inside for load in elements_read(values_of(x))]
         for name, offset in places:
             if name in types and coefficient(offset, s.axis) == ONE:
                 found[name] = max(found[name], (s.end.constant or 1) * types[name].bytes)

@@ -33,6 +33,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
+from onnxfuse.ir.lanes import values_of
 from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.tile import Tile
 
@@ -216,11 +217,4 @@ class Interpreter:
 
 def _read(s: Stmt) -> set[str]:
     """The buffers that a statement's values and indices read."""
-    found: set[str] = set()
-    match s:
-        case Let():
-            found |= sources(s.value)
-        case Store() | Accumulate():
-            for v in s.values:
-                found |= sources(v)
-    return found
+    return {name for v in values_of(s) for name in sources(v)}
