@@ -163,19 +163,22 @@ def _prefixes(a: Access) -> list[tuple[int, ...]]:
 
 def _footprints(a: Access, size: float) -> list[float]:
     """Bytes touched by the loops from each depth on; whole lines where neighbours are not touched too."""
-    count, span, affine = a.elements * a.places, a.elements * a.apart + a.spread, True
+    count, span, spans = a.elements * a.places, a.elements * a.apart + a.spread, 1.0
     dense = a.elements > 1 and a.apart * a.bytes < LINE
     out = [min(count * (a.bytes if dense else LINE), span * a.bytes, size)]
     for run in reversed(a.loops):
         if a.runs_with(run):
-            stride = coefficient(a.offset, run.axis)
+            stride, trips = coefficient(a.offset, run.axis), max(run.trips, 1.0)
             known = stride.constant if stride is not None else None
-            count *= max(run.trips, 1.0)
-            affine = affine and known is not None
+            count *= trips
             dense = dense or known is None or abs(known) * run.step * a.bytes < LINE
-            span += abs(known or 0) * run.step * max(run.trips - 1.0, 0.0)
+            if known is None:  # as many spans, as far from each other as may be
+                spans *= trips
+            else:
+                span += abs(known) * run.step * (trips - 1.0)
+            count = min(count, span * spans)
         each = a.bytes if dense else LINE
-        out.append(min(count * each, span * a.bytes if affine else size, size))
+        out.append(min(count * each, span * spans * a.bytes, size))
     return out[::-1]
 
 

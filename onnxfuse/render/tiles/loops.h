@@ -178,6 +178,13 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T*
 }
 // The number of x among 0, .., LANES.
 ONNXFUSE_INLINE int lane_of(i64 x) { return x < 0 ? 0 : x > LANES ? LANES : (int)x; }
+#if ONNXFUSE_AVX512
+// A bit for each place from `first` to before `last`, of 64. It has no branches, so that loads in the same lanes share it.
+ONNXFUSE_INLINE uint64_t places_between(i64 first, i64 last) {
+  const auto before = [](i64 n) HOLE { return _bzhi_u64(~0ull, (unsigned)(n < 0 ? 0 : n > 64 ? 64 : n)); };
+  return before(last) & ~before(first);
+}
+#endif
 // Lane i is p[S * i] where first <= S * i < last, `otherwise` elsewhere; memory elsewhere is not touched.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, compute<T> otherwise) {
 #if !ONNXFUSE_AVX512  // a mask takes longer than to see that none is needed
@@ -191,6 +198,18 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
     last = last > 0 ? (last - 1) / S * S + 1 : 0;
   }
   vec<T> part[S];
+#if ONNXFUSE_AVX512
+  if constexpr (sizeof(T) == 4) {
+    const i64 most = (lanes.n - 1) * S + 1;
+    const uint64_t held = places_between(first, last < most ? last : most);
+    const __m512i other = (__m512i)splat<T>(otherwise);
+#pragma GCC unroll 4
+    for (int k = 0; k < S; k++)
+      part[k] = (vec<T>)_mm512_mask_loadu_epi32(other, (__mmask16)(held >> k * LANES), p + k * LANES);
+    if constexpr (S == 1) return part[0];
+    else return every<S>(part);
+  }
+#endif
 #pragma GCC unroll 4
   for (int k = 0; k < S; k++) {
     const int most = (int)lane_of((lanes.n - 1) * S + 1 - k * LANES), end = lane_of(last - k * LANES);

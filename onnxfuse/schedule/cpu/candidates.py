@@ -22,6 +22,7 @@ USUAL_ROWS = 128  # assumed number of rows, where it is not known
 IMAGE_SIDE = 24  # assumed extent of an image, likewise: lines that fill no panel have their price
 LARGER = 8  # factor of the larger size at which open sizes are ranked too
 MOST_DOUBLINGS = 20  # of assumed sizes that make an extent 0
+LARGEST_STRIDE = 32  # factor at most from an assumed extent to that of an image which it is computed from
 MANY = 8  # factor from the cores of the machine class to many cores
 FEW = 1  # index, in `machines`, of the machine class as it is
 NEAR = 1.045  # factor up to which a product of times counts as a tie with the least one
@@ -44,7 +45,8 @@ class CostRanking:
     """Predicts the times of phases as parts of a kernel, and ranks candidates by them.
 
     `weights` are values that are read once per run of the model; `run_weight_bytes` is the size of all of them, which
-    decides the cache level they come from. `by_strips` are the numbers of kernels with phases by strips.
+    decides the cache level they come from. `by_strips` are the numbers of kernels with phases by strips. `computed`
+    symbols are expressions of others, in the order in which they are bound.
     """
 
     kernel: Kernel  # its parameters, and scratch of other phases
@@ -53,6 +55,7 @@ class CostRanking:
     weights: Container[str]
     run_weight_bytes: float
     by_strips: Container[int] = ()
+    computed: tuple[tuple[Symbol, Index], ...] = ()
 
     def best(
         self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]
@@ -67,7 +70,8 @@ class CostRanking:
 
     def predicted(self, candidates: Sequence[ScheduleCandidate], rows: Sequence[Index]) -> list[tuple[float, float]]:
         """Of each candidate the product of its seconds on all machines and sizes, and its seconds on the target."""
-        usual = {s.name: USUAL_ROWS for s in self.symbols} | _usual_values(rows)
+        side = IMAGE_SIDE if _of_image(rows) else USUAL_ROWS
+        usual = {s.name: side for s in self.symbols} | _usual_values(rows)
         open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
         more = [usual | {name: usual[name] * LARGER for name in open_}] if open_ else []
         sizes = [self.nonempty_sizes(values) for values in (usual, *more)]
@@ -86,7 +90,8 @@ class CostRanking:
         """
         if len(kernels) == 1:
             return kernels[0]
-        values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
+        assumed = dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE)
+        values = self.nonempty_sizes(assumed | dict.fromkeys(self._image_counts(), 1))
         favour = NEAR_ON_EACH if self.target.small_l2 else 1.0
 
         def seconds(kernel: Kernel) -> tuple[float, ...]:
@@ -99,13 +104,40 @@ class CostRanking:
         return kernels[min(fast, key=lambda at: prod(times[at]) / (favour if at in self.by_strips else 1.0))]
 
     def nonempty_sizes(self, values: Mapping[str, int]) -> Mapping[str, int]:
-        """Values of symbols, doubled until every extent of a parameter is at least 1, if that is possible."""
+        """Values of symbols, doubled until every extent of a parameter is at least 1, if that is possible.
+
+        Computed ones are what the others make them: at least what is asked, if those can be so large.
+        """
         shapes = [e for p in (*self.kernel.inputs, *self.kernel.outputs) for e in p.shape]
+        values = self._large_enough(values)
         for times in (1 << k for k in range(MOST_DOUBLINGS)):
-            made = {name: n * times for name, n in values.items()}
+            made = self._with_computed({name: n * times for name, n in values.items()})
             if all(_extent(e, made) >= 1 for e in shapes):
                 return made
+        return self._with_computed(values)
+
+    def _image_counts(self) -> Sequence[str]:
+        """The names of symbols that count images whose height and width are open."""
+        shapes = [p.shape for p in (*self.kernel.inputs, *self.kernel.outputs)]
+        images = [shape for shape in shapes if len({s for e in shape[1:] for s in symbols_of(e)}) > 1]
+        inside = {s for shape in shapes for e in shape[1:] for s in symbols_of(e)}
+        return [s.name for shape in images for s in symbols_of(shape[0]) if s not in inside]
+
+    def _large_enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """The values with those doubled that computed symbols are made of, until these are what is asked of them."""
+        for s, e in self.computed:
+            made, stride = values, 1
+            while stride < LARGEST_STRIDE and _extent(e, self._with_computed(made)) < values[s.name]:
+                made, stride = made | {b.name: 2 * made[b.name] for b in symbols_of(e)}, 2 * stride
+            values = made if _extent(e, self._with_computed(made)) >= values[s.name] else values
         return values
+
+    def _with_computed(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """The values with those of computed symbols, which follow from the others."""
+        made = dict(values)
+        for s, e in self.computed:
+            made[s.name] = _extent(e, made)
+        return made
 
     @property
     def machines(self) -> tuple[Cpu, ...]:

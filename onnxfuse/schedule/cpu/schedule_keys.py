@@ -7,7 +7,7 @@ choice considers only the buffers that the contraction itself reads and writes, 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.compose import indices_of, rebuild
 from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol, atoms, symbols_of
@@ -30,7 +30,7 @@ def restricted(ranking: CostRanking, values: Sequence[Buffer], names: frozenset[
     inputs, outputs = (tuple(p for p in part if p.name in names) for part in (kernel.inputs, kernel.outputs))
     scratch = tuple(b for b in values if b.name in names)
     own = Kernel(inputs, outputs, scratch, (), ())
-    return CostRanking(own, ranking.symbols, ranking.target, ranking.weights, ranking.run_weight_bytes)
+    return replace(ranking, kernel=own)
 
 
 def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable | None:
@@ -44,7 +44,9 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     params = (*own.kernel.inputs, *own.kernel.outputs)
     extents = [a.extent for a in (*nest.axes, *t.rows, *t.columns, *t.ranges, *t.segments)]
     shapes = [e for p in params for e in (*p.shape, *p.storage)] + [b.size for b in own.kernel.scratch]
-    names = _Names(places, _renamed({s for e in (*indices, *extents, *shapes) for s in symbols_of(e)}))
+    used = {s for e in (*indices, *extents, *shapes) for s in symbols_of(e)}
+    computed = [(s, e) for s, e in own.computed if s in used]
+    names = _Names(places, _renamed(used.union(*(symbols_of(e) for _, e in computed))))
     axes = tuple(
         map(names.axes, (nest.axes, t.batch, t.rows, t.columns, t.ranges, t.segments, t.panels or (), t.lines or ()))
     )
@@ -60,7 +62,8 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
     known += [(b.name, b.dtype, names.index(b.size), False) for b in own.kernel.scratch]
     buffers = frozenset((names.source(name), *rest) for name, *rest in known)
     open_ = frozenset(names.index(e) for p in params for e in p.shape if e.constant is None)
-    around = (buffers, open_, bool(own.symbols), own.target, own.run_weight_bytes)
+    formulas = tuple((names.index(Index.of(s)), names.index(e)) for s, e in computed)
+    around = (buffers, open_, formulas, bool(own.symbols), own.target, own.run_weight_bytes)
     loads = tuple(names.offset(x) for x in job.reads)
     return (
         axes,

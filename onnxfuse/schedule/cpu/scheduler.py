@@ -172,7 +172,7 @@ def _scheduled(
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
-    ranking = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes, by_strips)
+    ranking = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes, by_strips, c.computed)
     taken = ranking.best_kernel(kernels)
     (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
     return _Made(nest, taken)
@@ -208,7 +208,8 @@ def _nests(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
     )
-    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, run_weight_bytes)
+    own = Kernel(inputs, c.outputs, (), (), ())
+    ranking = CostRanking(own, c.symbols, target, weights, run_weight_bytes, computed=c.computed)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[RankedSchedules] = []

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from onnxfuse.cost import cost_of, number
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.kernel import Kernel, Phase
+from onnxfuse.ir.kernel import Computed, Kernel, Phase
 from onnxfuse.schedule.cpu.candidates import IMAGE_SIDE, CostRanking
 from onnxfuse.target import Cpu
 
@@ -22,7 +22,8 @@ def weighed(kernel: Kernel, target: Cpu) -> Kernel:
     """The legalized kernel, its phases with the time that one core is predicted to take at usual sizes."""
     symbols = tuple(b.symbol for b in kernel.binds)
     usual = dict.fromkeys((s.name for s in symbols), IMAGE_SIDE)
-    sizes = CostRanking(kernel, symbols, target, (), 0.0).nonempty_sizes(usual)
+    computed = tuple((b.symbol, b.value) for b in kernel.binds if isinstance(b, Computed))
+    sizes = CostRanking(kernel, symbols, target, (), 0.0, computed=computed).nonempty_sizes(usual)
     cost = cost_of(kernel, replace(target, cores=1), symbols=sizes)
     if cost is None:
         return kernel
