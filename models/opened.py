@@ -35,7 +35,7 @@ def opened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, int]]:
     return made, sizes
 
 
-def _candidates(model: onnx.ModelProto) -> Iterator[tuple[str, int, "_Places"]]:
+def _candidates(model: onnx.ModelProto) -> Iterator[tuple[str, int, _Places]]:
     found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     stored = {tensor.name for tensor in model.graph.initializer}
     for number, value in enumerate(model.graph.input):
@@ -70,6 +70,6 @@ def _runs(model: onnx.ModelProto, sizes: Mapping[str, int]) -> bool:
             shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
             feeds[value.name] = np.ones(shape, helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
         session.run(None, feeds)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return False
     return True

@@ -20,6 +20,7 @@ from onnxfuse.target import Cpu
 
 USUAL_ROWS = 128  # assumed number of rows, where it is not known
 IMAGE_SIDE = 24  # assumed extent of an image, likewise: lines that fill no panel have their price
+LONE_SIDE = 56  # the same of an image that comes alone
 LARGER = 8  # factor of the larger size at which open sizes are ranked too
 MOST_DOUBLINGS = 20  # of assumed sizes that make an extent 0
 LARGEST_STRIDE = 32  # factor at most from an assumed extent to that of an image which it is computed from
@@ -90,8 +91,7 @@ class CostRanking:
         """
         if len(kernels) == 1:
             return kernels[0]
-        assumed = dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE)
-        values = self.nonempty_sizes(assumed | dict.fromkeys(self._image_counts(), 1))
+        values = self.nonempty_sizes(self._usual_images())
         favour = NEAR_ON_EACH if self.target.small_l2 else 1.0
 
         def seconds(kernel: Kernel) -> tuple[float, ...]:
@@ -116,12 +116,14 @@ class CostRanking:
                 return made
         return self._with_computed(values)
 
-    def _image_counts(self) -> Sequence[str]:
-        """The names of symbols that count images whose height and width are open."""
+    def _usual_images(self) -> Mapping[str, int]:
+        """A value for each symbol: images of open height and width come alone, and are larger than other extents."""
         shapes = [p.shape for p in (*self.kernel.inputs, *self.kernel.outputs)]
-        images = [shape for shape in shapes if len({s for e in shape[1:] for s in symbols_of(e)}) > 1]
-        inside = {s for shape in shapes for e in shape[1:] for s in symbols_of(e)}
-        return [s.name for shape in images for s in symbols_of(shape[0]) if s not in inside]
+        behind = [{s for e in shape[1:] for s in symbols_of(e)} for shape in shapes]
+        images = [shape for shape, inside in zip(shapes, behind, strict=True) if len(inside) > 1]
+        counts = {s for shape in images for s in symbols_of(shape[0])}.difference(*behind)
+        values = dict.fromkeys((s.name for s in self.symbols), LONE_SIDE if images else IMAGE_SIDE)
+        return values | {s.name: 1 for s in counts}
 
     def _large_enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """The values with those doubled that computed symbols are made of, until these are what is asked of them."""

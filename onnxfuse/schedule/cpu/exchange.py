@@ -121,7 +121,7 @@ class _Multiplied:
         left = Packed(t.left.source, filters, 1, some)
         right = Panel(SIDE, here, Index.of(stop))
         tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
-        finish = line_by_line if t.pitch else epilogue
+        finish = line_by_line if t.pitch != ZERO else epilogue
         stored = finish(self.job, frame, self.panel, width, row, Index.of(last_row), sums)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
         lanes = self.target.lanes
@@ -172,7 +172,7 @@ class _Multiplied:
         beside = coefficient(read.index[0], next(iter(axes_of(self._lane)))) == ONE
         rows, tile_rows = product(_extents(self.tiled.rows)).constant or 0, self.frame.tile_rows
         few = 0 < (depth or 0) <= MOST_SOURCES and tile_rows >= FEWEST_ROWS and rows <= MOST_TILES * tile_rows
-        known = all(e.constant is not None for e in (self.tiled.places, *_extents(self.parts.inner)))
+        known = all(e.constant is not None for e in _extents(self.parts.inner))
         single = read.dtype == F32 and not read.guards and self.together == 1
         in_one_line = not self.seamed or (self.tiled.columns[1].extent.constant or 0) >= self.width
         return bool(self.parts.inner) and few and beside and known and single and in_one_line
@@ -228,7 +228,7 @@ class _Multiplied:
     def _columns(self, at: Index) -> Sequence[Index]:
         """The columns of a place, counted over all of a panel's lines."""
         t = self.tiled
-        return (ZERO, at) if t.pitch else unflatten(at, _extents(t.columns))
+        return (ZERO, at) if t.pitch != ZERO else unflatten(at, _extents(t.columns))
 
     def _pixels(self, columns: Sequence[Index], parts: _Parts) -> Load:
         """The element of the image that a step of the reduction multiplies in a column."""
@@ -255,7 +255,7 @@ class _Multiplied:
         t, lines = self.tiled, product(_extents(self.tiled.lines or ())).constant
         streams = (self._rows_of_pixels().constant or 0, product(_extents(t.rows)).constant or 0)
         pixels, depth = t.places.constant, product(_extents(t.ranges)).constant
-        if t.pitch or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
+        if t.pitch != ZERO or lines is None or pixels is None or depth is None or sum(streams) <= self.target.streams:
             return 1
         if self.parts.part is not None or sum(streams) * lines * pixels * F32.bytes <= self.target.l2_bytes:
             return 1
@@ -290,7 +290,7 @@ class _Multiplied:
         """
         t, nest = self.tiled, self.job.nest
         read = [n for n in walk(t.finish) if isinstance(n, Load) and n.source != "%acc"]
-        if t.pitch or any(axes_of(e) & set(t.columns) for n in read for e in n.index):
+        if t.pitch != ZERO or any(axes_of(e) & set(t.columns) for n in read for e in n.index):
             return ()
         most = self.target.near_lines * self.target.l2_bytes / nest.dtype.bytes
         guards = exceeds(product(nest.shape), most)
@@ -378,7 +378,7 @@ class _Multiplied:
     def seamed(self) -> bool:
         """Whether panels hold ends of lines and begins of the next."""
         t, places = self.tiled, self.frame.places
-        if t.pitch or len(t.columns) == 1:
+        if t.pitch != ZERO or len(t.columns) == 1:
             return False
         return not walks_as_one(places[t.right.source].offset(t.right.index), *t.columns[-2:])
 

@@ -21,6 +21,7 @@ from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
 FEWEST_ALONG = 8  # rows, at least, that are packed as vectors
+MOST_BETWEEN = 8  # pixels between two lines of an image of open size that are multiplied with them
 FARTHEST = 8  # elements from one pixel to the next, at most, if the lanes of a panel are gathered
 
 
@@ -82,8 +83,10 @@ def exchanged(
     several = replace(single, columns=(line, place), lines=c.rows[: at - 1])
     if not (made and _has_seams(line, place, read, walked, target.lanes)):
         several = replace(several, pitch=_pitch(line, place, read))
-        if not several.pitch:
+        if several.pitch == ZERO:
             return single
+        if place.extent.constant is None or line.extent.constant is None:
+            return several
     counts = [_panels(t, target.panel) for t in (several, single)]
     return several if counts[0] < counts[1] else single
 
@@ -102,14 +105,19 @@ def _has_seams(line: Axis, place: Axis, read: Index, walked: Sequence[Index], wi
     return all(walks_as_one(e, line, place) for e in walked)
 
 
-def _pitch(line: Axis, place: Axis, offset: Index) -> int:
-    """The pitch of lines in pixels as an image is read; 0 if it is not a whole number, or lines are not in order."""
+def _pitch(line: Axis, place: Axis, offset: Index) -> Index:
+    """The pitch of lines in pixels as an image is read; 0 if it is not a whole number, or lines are not in order.
+
+    In images of open size also if there are many pixels between two lines, since it is not counted how many panels
+    lines of their own would leave unfilled.
+    """
     across, along = (coefficient(offset, a) for a in (line, place))
     found = divides(along, across) if across is not None and along is not None else None
-    pixels, pitch = place.extent.constant, found.constant if found is not None else None
-    if line.extent.constant is None or pixels is None or pitch is None:
-        return 0
-    return pitch if pitch >= pixels else 0  # less than that where they are read backwards
+    between = (found - place.extent).constant if found is not None else None
+    if found is None or between is None or between < 0:  # less than that where they are read backwards
+        return ZERO
+    known = line.extent.constant is not None and place.extent.constant is not None
+    return found if known or between <= MOST_BETWEEN else ZERO
 
 
 def _panels(t: Tiled, width: int) -> int:

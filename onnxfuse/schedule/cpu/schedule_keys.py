@@ -76,7 +76,7 @@ def form_of(job: Job, places: Mapping[str, Place], own: CostRanking) -> Hashable
         loads,
         names.index(t.length),
         t.product,
-        t.pitch,
+        names.index(t.pitch),
         t.lines is None,
         t.channels,
         around,

@@ -372,5 +372,5 @@ def line_by_line(
         Bind(beyond, least(ahead + place.extent, stop)),
     )
     body = (*binds, *epilogue(job, frame, panel, width, row, end, sums, span=span))
-    lines = (floor_div(first, Index.of(t.pitch)), floor_div(first + stop - 1, Index.of(t.pitch)) + 1)
+    lines = (floor_div(first, t.pitch), floor_div(first + stop - 1, t.pitch) + 1)
     return (Loop(at, *lines, "serial", body),)

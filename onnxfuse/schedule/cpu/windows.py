@@ -86,11 +86,13 @@ def _shares(e: Index, r: Axis, x: Axis) -> bool:
     if not {r, x} <= axes_of(e):
         return False
     along, step, extent = coefficient(e, x), coefficient(e, r), r.extent.constant
-    if along is None or step is None or extent is None or along.terms[0][0] != step.terms[0][0]:
+    if along is None or step is None or extent is None:
         return True
-    one, other = along.terms[0][1], step.terms[0][1]
+    one, other = (gcd(*(c for _, c in each.terms)) for each in (along, step))
+    if along * other not in (step * one, step * -one):  # apart by another symbol
+        return False
     both = gcd(one, other)
-    return abs(one) // both < extent and abs(other) // both < MOST_OUTPUTS
+    return one // both < extent and other // both < MOST_OUTPUTS
 
 
 def _outputs(width: int, most: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, ProductKind
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -57,7 +57,7 @@ class Tiled:
     zeros: tuple[Scalar, Scalar] | None = None
     parts: tuple[KSubrange, ...] = ()
     lines: tuple[Axis, ...] | None = None
-    pitch: int = 0
+    pitch: Index = ZERO
     panels: tuple[Axis, Axis] | None = None  # axes of the side in panels: panel, and column in the panel
     channels: bool = False
     along_rows: bool = False
@@ -77,7 +77,7 @@ class Tiled:
     @property
     def places(self) -> Index:
         """The number of columns, those included that are computed but not stored."""
-        if not self.pitch:
+        if self.pitch == ZERO:
             return product([a.extent for a in self.columns])
         line, place = self.columns
         return (line.extent - 1) * self.pitch + place.extent
