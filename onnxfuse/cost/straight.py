@@ -37,7 +37,6 @@ from onnxfuse.ir.scalar import Apply, Guard, Lanes, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
-MASK = 2.0  # operations of a mask
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
@@ -136,7 +135,6 @@ class _Reader(Means):
     around: list[Axis] = field(default_factory=list)  # of the loops that are open
     others: list[float] = field(default_factory=list)  # of the row that is walked
     touched: list[Access] = field(default_factory=list)
-    masks: set[Guard] = field(default_factory=set)
 
     def block(self, body: tuple[Stmt, ...]) -> Block:
         """The statements of a block, those in a row together."""
@@ -174,7 +172,7 @@ class _Reader(Means):
 
     def _row(self, row: Sequence[Let | Accumulate | Store]) -> Straight:
         cost = StatementCost()
-        self.others, self.touched, self.masks = [], [], set()
+        self.others, self.touched = [], []
         for s in row:
             if isinstance(s, Let):
                 self._scalar(s.value, cost)
@@ -258,11 +256,8 @@ class _Reader(Means):
         return self.vector is not None and self.vector in axes_of(self.whole(e))
 
     def _guards(self, guards: tuple[Guard, ...], cost: StatementCost) -> None:
-        """Count guards: those that differ between the lanes of a vector are masks, which loads of a row share."""
-        cost.ops += sum(1.0 for g in guards if not self._varies(g.index))
-        masks = {g for g in guards if self._varies(g.index)} - self.masks
-        cost.ops += MASK * len(masks)
-        self.masks |= masks
+        """Count guards: those that differ between the lanes of a vector are masks."""
+        cost.ops += sum(2.0 if self._varies(g.index) else 1.0 for g in guards)
 
     def _touch(self, buffer: str, offset: Index, dtype: DType, *, stores: bool = False) -> int | None:
         """Remember what an access touches; the elements from lane to lane, None where that is no number."""

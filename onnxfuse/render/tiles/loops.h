@@ -199,15 +199,14 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
   }
   vec<T> part[S];
 #if ONNXFUSE_AVX512
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (S > 1 && sizeof(T) == 4) {
     const i64 most = (lanes.n - 1) * S + 1;
     const uint64_t held = places_between(first, last < most ? last : most);
     const __m512i other = (__m512i)splat<T>(otherwise);
 #pragma GCC unroll 4
     for (int k = 0; k < S; k++)
       part[k] = (vec<T>)_mm512_mask_loadu_epi32(other, (__mmask16)(held >> k * LANES), p + k * LANES);
-    if constexpr (S == 1) return part[0];
-    else return every<S>(part);
+    return every<S>(part);
   }
 #endif
 #pragma GCC unroll 4
