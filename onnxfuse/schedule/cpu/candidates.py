@@ -130,7 +130,7 @@ class CostRanking:
         for s, e in self.computed:
             made, stride = values, 1
             while stride < LARGEST_STRIDE and _extent(e, self._with_computed(made)) < values[s.name]:
-                made, stride = made | {b.name: 2 * made[b.name] for b in symbols_of(e)}, 2 * stride
+                made, stride = {**made, **{b.name: 2 * made[b.name] for b in symbols_of(e)}}, 2 * stride
             values = made if _extent(e, self._with_computed(made)) >= values[s.name] else values
         return values
 

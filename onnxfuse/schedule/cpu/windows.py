@@ -13,13 +13,15 @@ from math import gcd
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.contraction import factors
+from onnxfuse.ir.dtype import BOOL
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt
-from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, const
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
 
+FEW_TAPS = 9  # of outputs that share no inputs
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
 MOST_OUTPUTS, FEW = 8, 2  # outputs of one body; of the remainder in rows of symbolic length
 WITH_WEIGHT = 2  # vectors that a term reads: of the image, and of the weights
@@ -43,7 +45,7 @@ def unroll_and_jam(
     reduce = found[0]
     x = rows[-1].axis
     width = x.extent.constant
-    unrolled = _unrolled_ranges(reduce, x)
+    unrolled = _unrolled_ranges(reduce, x) or _few_guarded(reduce, x)
     moves = any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b))
     if not unrolled or not moves or vector.axis in reduce.ranges:
         return None
@@ -79,6 +81,16 @@ def _unrolled_ranges(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
         longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
         made = tuple(r for r in made if r != longest)
     return made
+
+
+def _few_guarded(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
+    """The reduction axes of a few taps in rows of open length but the last, if guards depend on the row.
+
+    Outputs that share no inputs gain by the interior, where those guards are known to hold.
+    """
+    taps = product([r.extent for r in reduce.ranges]).constant
+    guarded = any(x in axes_of(g.index) for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards)
+    return reduce.ranges[:-1] if x.extent.constant is None and guarded and (taps or FEW_TAPS + 1) <= FEW_TAPS else ()
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
@@ -207,9 +219,19 @@ def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
 
 
 def _inside_of(x: Scalar, axis: Axis) -> Scalar:
-    """A value without the guards that depend on an axis."""
+    """A value without the guards that depend on an axis, and comparisons that say the same."""
+    known_guards = [g for n in walk(x) if isinstance(n, Load) for g in n.guards if axis in axes_of(g.index)]
+    said = {
+        "greater_equal": {g.index for g in known_guards},
+        "less": {g.index - g.extent for g in known_guards},
+    }
 
     def known(n: Scalar) -> Scalar | None:
+        if isinstance(n, Apply) and n.fn in said:
+            left, right = n.args
+            if isinstance(left, FromIndex) and left.index in said[n.fn] and right == const(0, left.dtype):
+                return const(value=True, dtype=BOOL)
+            return None
         if not isinstance(n, Load) or not any(axis in axes_of(g.index) for g in n.guards):
             return None
         guards = tuple(g for g in n.guards if axis not in axes_of(g.index))

@@ -24,10 +24,11 @@ def strange(graph: Graph, random: np.random.Generator, sizes: Sizes) -> dict[str
     return made
 
 
-def pool(op: str, *shape: int, after: str = "Neg", **attrs: Any) -> Graph:
-    """A pool and something elementwise behind it."""
+def pool(op: str, *shape: int | str, after: str = "Neg", before: str = "", **attrs: Any) -> Graph:
+    """A pool and something elementwise behind it, and before it."""
     b = Build()
-    return b.graph(b.node(after, b.node(op, b.input("x", *shape), **attrs)))
+    x = b.input("x", *shape)
+    return b.graph(b.node(after, b.node(op, b.node(before, x) if before else x, **attrs)))
 
 
 def pools() -> list[Case]:
@@ -114,6 +115,7 @@ def convolutions() -> list[Case]:
         conv("exchanged_together_apart", (1, 5, 223, 131), (33, 5, 1, 1), strides=(2, 2)),
         conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
         conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
+        *opened(),
         conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),
         *(
             conv(f"deep_{way}_{end}_{form}", (2, 19, 9, 11), (19, 1, 3, 3), group=19, last=end, form=form, **how)
@@ -125,6 +127,34 @@ def convolutions() -> list[Case]:
         conv("padded_and_turned_line", (2, 19, 97), (16, 19, 3), form=0, pads=(1, 1)),
         conv("padded_and_turned_prime", (1, 19, 499), (16, 19, 3), form=0, pads=(1, 1), strides=(2,)),
     ]
+
+
+def opened() -> list[Case]:
+    """Images of open height and width: panels go on across the padding between two lines."""
+    ends = ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 7, "W": 3}, {"N": 1, "H": 9, "W": 16}, {"N": 2, "H": 5, "W": 61})
+    large = tuple({**each, "H": each["H"] + 4, "W": each["W"] + 4} for each in ends)
+    any_: tuple[int | str, ...] = ("N", 5, "H", "W")
+    one: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    halves: dict[str, Any] = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    square: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), **one}
+    return [
+        conv("exchanged_open", any_, (11, 5, 3, 3), sizes=ends, feeds=strange, **one),
+        conv("exchanged_open_inside", any_, (17, 5, 3, 3), sizes=large, feeds=strange),
+        conv("exchanged_open_residual", ("N", 19, "H", "W"), (19, 19, 3, 3), residual=True, sizes=ends, **one),
+        conv("exchanged_open_apart", any_, (9, 5, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2), sizes=ends),
+        conv("exchanged_open_uneven", any_, (9, 5, 3, 3), pads=(0, 2, 1, 0), sizes=large),
+        conv("exchanged_open_strides", any_, (9, 5, 3, 3), strides=(2, 2), sizes=ends, **one),
+        conv("exchanged_open_far", ("N", 1, "H", "W"), (32, 1, 11, 11), pads=(5, 5, 5, 5), sizes=ends),
+        conv("exchanged_open_parts", ("N", 67, "H", "W"), (17, 67, 3, 3), sizes=ends, **one),
+        Case("max_open", pool("MaxPool", "N", 3, "H", "W", before="Relu", **square), ends, feeds=strange),
+        Case("max_open_halves", pool("MaxPool", "N", 3, "H", "W", before="Relu", **halves), ends),
+        Case("mean_open_halves", pool("AveragePool", "N", 3, "H", "W", **halves), ends),
+        *(
+            conv(f"deep_open_{taps}_{step}_{form}", ("N", 6, "H", "W"), (6, 1, taps, taps), group=6, form=form,
+                 strides=(step, step), pads=(taps // 2,) * 4, sizes=ends)
+            for taps, step, form in ((3, 2, 0), (3, 2, 1), (5, 1, 0), (5, 1, 2))
+        ),
+    ]  # fmt: skip
 
 
 def turned(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onnxfuse.ir.kernel import Kernel, Pack, Store, statements
@@ -63,7 +65,10 @@ def test_results_are_stored_by_vectors(side: int | str, size: int, attrs: dict[s
 
 
 def test_sums_of_one_remainder_are_transposed_at_any_distance() -> None:
-    kernel = made("S", 3, **SAME)
+    """In the form with pixels as rows of tiles; that with panels of pixels stores them as they lie."""
+    case = replace(upwards("upwards", (1, 96, "S", "S"), (96, 64, 3, 3), **SAME), form=0)
+    kernel = kernel_of(case, TARGET)
+    assert isinstance(kernel, Kernel)
     packs = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Pack)]
     sums = [s for s in packs if s.load.source == C]
     assert len(sums) == 4 and all(s.pitch.constant is None for s in sums)
