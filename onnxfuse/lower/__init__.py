@@ -17,7 +17,7 @@ from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline,
 from onnxfuse.ir.dtype import BF16, F16, F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of, never_below_zero
+from onnxfuse.ir.index import Axis, Div, Index, Loaded, Mod, atoms, axes_of, never_below_zero
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
@@ -191,9 +191,18 @@ def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]
     users = readers.get(d.name, [])
     if has_reduction(value) or (_is_looked_up_half(value) and any(_is_window(user, d.name) for user in users)):
         return False
-    if cost(value) < EXPENSIVE:
+    if cost(value) < EXPENSIVE and not (len(users) > 1 and _divides(d.axes[-1:], value)):
         return True
     return len(users) == 1 and (_reads_once(users[0], d.name, d.shape) or _only_inside_reduction(users[0], d))
+
+
+def _divides(axes: tuple[Axis, ...], value: Scalar) -> bool:
+    """Whether an element is found by dividing by an extent, for each place along these axes.
+
+    No vector divides by what is not known when the kernel is built: each element takes as long as ten vectors.
+    """
+    found = (a for n in loads(value) for i in n.index for a in atoms(i) if isinstance(a, (Div, Mod)))
+    return any(a.den.constant is None and not axes_of(a.num).isdisjoint(axes) for a in found)
 
 
 def _is_looked_up_half(value: Scalar) -> bool:
