@@ -67,6 +67,14 @@ def test_what_divides_for_each_element_is_stored_for_several_readers() -> None:
     assert line.startswith("  e[")
 
 
+def test_digits_of_an_axis_are_no_divisions() -> None:
+    """The places of an open image that is turned and flattened: a loop over rows and one over columns."""
+    nodes = """n_ = Shape <end = 1> (x)  a = Transpose <perm = [0, 2, 1]> (x)  s = Concat <axis = 0> (n_, minus)
+        e = Reshape (a, s)  y = Softmax <axis = -1> (e)"""
+    shown = lowered(Case("turned", "float[n, h, w_] x", "float[n, q] y", nodes))
+    assert "  e[" not in shown and shown.count("//h") == 2
+
+
 def test_a_build_as_users_make_it(tmp_path: Path) -> None:
     """Nothing is replaced: verified, loaded and run by the runtime."""
     onnx.save(SHIFTED[0].model(), tmp_path / "m.onnx")
