@@ -16,7 +16,7 @@ from onnxfuse.cost.statement_cost import StatementCost
 from onnxfuse.cost.traffic import Access, Merged
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -42,6 +42,7 @@ SET = 4096  # bytes between addresses that compete for the same lines of L1, of 
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 OPEN = 4.0  # of one at an open distance, often a multiple of SET: where the sides of images are multiples of 32
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
+DIVIDED = 7.0  # cycles of a division by a number that only the run knows
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
 TERM = 0.25  # cycles of each further term of the index of a guard that each lane asks for itself
 FEW_TERMS = 4  # terms that are cheap: compilers keep sums of few extents in registers
@@ -230,6 +231,7 @@ class _Reader(Means):
                 each = GUARDED if lanes.kind == "guarded" else 0.0
                 each += TERM * sum(max(0, len(g.index.terms) - FEW_TERMS) for g in node.guards)
                 each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
+                each += DIVIDED * self._divisions(node)
                 self.others.append(each * self.lanes)
             case "piecewise":
                 cost.loads += wide
@@ -250,6 +252,13 @@ class _Reader(Means):
         if apart in (0, 1):
             return 0.0
         return LANE if apart * dtype.bytes % SET else IN_ONE_SET
+
+    def _divisions(self, node: Load) -> int:
+        """Divisions by extents for one element: no vector has them. A quotient and its remainder are one."""
+        found = (
+            a for e in (*node.index, *(g.index for g in node.guards)) for a in atoms(e) if isinstance(a, (Div, Mod))
+        )
+        return len({(a.num, a.den) for a in found if a.den.constant is None and self._varies(a.num)})
 
     def _varies(self, e: Index) -> bool:
         """Whether an index differs between the lanes of a vector."""

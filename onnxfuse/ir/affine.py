@@ -165,6 +165,8 @@ def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
         return simplify(yes if condition.value else no)
     if _gives(yes, condition, no):
         return simplify(yes)
+    if _fails(no, condition) and isinstance(no, Load) and no.otherwise == yes:
+        return simplify(no)
     return apply("select", condition, simplify(yes), simplify(no)) if condition != test else None
 
 
@@ -173,6 +175,14 @@ def _gives(x: Scalar, condition: Scalar, no: Scalar) -> bool:
     if not isinstance(x, Load) or not x.guards or x.otherwise is None or not _implied(condition, x.guards):
         return False
     return x.otherwise == no or _gives(x.otherwise, condition, no)
+
+
+def _fails(x: Scalar, condition: Scalar) -> bool:
+    """Whether x is a load with a guard that fails where a condition holds: its index is below 0 there."""
+    if not isinstance(x, Load) or not isinstance(condition, Apply) or condition.fn != "less":
+        return False
+    place, zero = condition.args
+    return zero == const(0, I64) and any(place == FromIndex(g.index, I64) for g in x.guards)
 
 
 def _implied(condition: Scalar, guards: tuple[Guard, ...]) -> bool:

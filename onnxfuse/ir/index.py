@@ -598,18 +598,36 @@ def never_below_zero(e: Index) -> bool:
 @lru_cache(1 << 14)
 def _bound(e: Index, *, upper_side: bool) -> Index | None:
     total = ZERO
-    for mono, c in e.terms:
-        part = ONE
-        for atom in mono:
+    for varying, factor, rises in _by_varying(e):
+        part = factor
+        for atom in varying:
             low, high = _atom_range(atom)
-            if len(mono) > 1 and (low is None or not nonnegative(low)):
+            if len(varying) > 1 and (low is None or not nonnegative(low)):
                 return None
-            side = high if (c > 0) == upper_side else low
+            side = high if rises == upper_side else low
             if side is None:
                 return None
             part = part * side
-        total = total + part * c
+        total = total + part
     return total
+
+
+def _by_varying(e: Index) -> Iterator[tuple[Monomial, Index, bool]]:
+    """e as a sum of products of atoms that are no symbols, each times a polynomial over symbols of a known sign.
+
+    The 2*n - 1 of 2*n*i - i has one for n >= 1: together these are at least 0, where -i alone is not.
+    """
+    found: dict[Monomial, list[tuple[Monomial, int]]] = {}
+    for mono, c in e.terms:
+        varying: Monomial = tuple(a for a in mono if not isinstance(a, Symbol))
+        found.setdefault(varying, []).append((tuple(a for a in mono if isinstance(a, Symbol)), c))
+    for varying, terms in found.items():
+        factor = collect(terms)
+        up = len(terms) == 1 or not varying or nonnegative(factor)
+        if up or nonnegative(-factor):
+            yield varying, factor, terms[0][1] > 0 if len(terms) == 1 else up
+        else:
+            yield from ((varying, Index((term,)), term[1] > 0) for term in terms)
 
 
 def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
@@ -681,9 +699,14 @@ def _least(atom: Atom) -> int | None:
 
 @lru_cache(1 << 14)
 def in_range(e: Index, extent: Index) -> bool:
-    """Whether 0 <= e < extent is proven."""
+    """Whether 0 <= e < extent is proven, of e or, as rounding down keeps integer bounds, of e as one quotient."""
     low, high = lower(e), upper(e)
-    return low is not None and high is not None and nonnegative(low) and nonnegative(extent - 1 - high)
+    if low is not None and high is not None and nonnegative(low) and nonnegative(extent - 1 - high):
+        return True
+    for mono, c in e.terms:
+        if c == 1 and len(mono) == 1 and isinstance(q := mono[0], Div):
+            return in_range((e - q) * q.den + q.num, extent * q.den)
+    return False
 
 
 def atoms(e: Index) -> Iterator[Atom]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.ir.affine import bijective, simplify
+from onnxfuse.ir.affine import bijective, simplify, split_axes
 from onnxfuse.ir.codes import recoded
 from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline, loads, rebuild, size, sources, walk
 from onnxfuse.ir.dtype import BF16, F16, F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of, never_below_zero
-from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.index import Axis, Div, Index, Loaded, Mod, atoms, axes_of, never_below_zero
+from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
@@ -191,9 +191,21 @@ def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]
     users = readers.get(d.name, [])
     if has_reduction(value) or (_is_looked_up_half(value) and any(_is_window(user, d.name) for user in users)):
         return False
-    if cost(value) < EXPENSIVE:
+    if cost(value) < EXPENSIVE and not (len(users) > 1 and _divides(d.axes, value)):
         return True
     return len(users) == 1 and (_reads_once(users[0], d.name, d.shape) or _only_inside_reduction(users[0], d))
+
+
+def _divides(axes: tuple[Axis, ...], value: Scalar) -> bool:
+    """Whether an element is found by dividing by an extent for each place along the last axis, digits not counted.
+
+    No vector divides by what is not known when the kernel is built: each element takes as long as ten vectors.
+    """
+    indices = tuple(i for n in loads(value) for i in n.index)
+    _, values = split_axes(axes, indices)
+    last = frozenset[Axis]().union(*(axes_of(values.get(a, Index.of(a))) for a in axes[-1:]))
+    found = (a for i in indices for a in atoms(substitute(i, values)) if isinstance(a, (Div, Mod)))
+    return any(a.den.constant is None and not axes_of(a.num).isdisjoint(last) for a in found)
 
 
 def _is_looked_up_half(value: Scalar) -> bool:

@@ -4,7 +4,7 @@ import pytest
 
 from onnxfuse.cost import COMPUTE, Cost, cost_of
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
+from onnxfuse.ir.index import ZERO, Axis, Index, Symbol, floor_div, modulo
 from onnxfuse.ir.indexing import product as product_of
 from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store
 from onnxfuse.ir.layout import Layout
@@ -46,6 +46,25 @@ def joined(parts: int) -> float:
     found = cost_of(legalize(kernel), V4, symbols={f"s{k}": 9 for k in range(parts)})
     assert found is not None
     return found.parts[COMPUTE]
+
+
+def divided(by: Index) -> float:
+    """Seconds of computing of 1024 elements that are read by columns of a matrix of rows of `by`, here 32."""
+    j = Axis("j", Index.of(1024))
+    shape, place = (Index.of(1024),), floor_div(Index.of(j), by) + modulo(Index.of(j), by) * 32
+    store = Store("out0", Index.of(j), Load("in0", (place,), F32))
+    phase = Phase((), Index.of(1), (), (Loop(j, ZERO, j.extent, "vector", (store,)),))
+    kernel = Kernel(
+        (Param("in0", "x", F32, shape, Layout()),), (Param("out0", "y", F32, shape, Layout()),), (), (), (phase,)
+    )
+    found = cost_of(legalize(kernel), V4, symbols={"s": 32})
+    assert found is not None
+    return found.parts[COMPUTE]
+
+
+def test_dividing_by_an_open_length_costs_each_lane_a_division():
+    """A quotient and its remainder are one; compilers multiply in the place of dividing by a number."""
+    assert divided(Index.of(Symbol("s"))) > 2 * divided(Index.of(32))
 
 
 def test_places_behind_many_open_lengths_are_not_free():

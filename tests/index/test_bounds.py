@@ -47,8 +47,11 @@ def test_bounds_hold_for_every_value(e: Twin) -> None:
             assert number(high, world) >= np.max(values)
 
 
+EXTENTS = (1, 2, 6, 40, S, Index.of(S) * 6, Index.of(S) * T, Index.of(S) + T, Index.of(S) * 2 - 1)
+
+
 @MANY
-@given(twins(), st.sampled_from((1, 2, 6, 40, S, Index.of(S) * 6, Index.of(S) * T, Index.of(S) + T)))
+@given(twins(), st.sampled_from(EXTENTS))
 def test_in_range_is_never_claimed_wrongly(e: Twin, extent: Index) -> None:
     extent = Index.of(extent)
     if in_range(e.index, extent):
@@ -68,6 +71,26 @@ def test_bounds_of_plain_loops_are_exact() -> None:
     assert in_range(floor_div(Y * T * 2 + Z, Index.of(T) * 2), Index.of(S))
     assert not in_range(Y * T * 2 + Z, Index.of(S) * T * 2 - 1)
     assert not in_range(X - 1, Index.of(6))
+
+
+def test_an_axis_in_several_terms_has_one_factor() -> None:
+    """Of (2*s - 1)*j the part -j alone is below 0; s - t has no known sign, so that each part counts."""
+    s, t, more = Index.of(S), Index.of(T), Index.of(Axis("more", Index.of(S)))
+    rows = (s * 2 - 1) * Y
+    assert (lower(rows), upper(rows)) == (0, (s * 2 - 1) * (s - 1))
+    assert (lower(-rows), upper(-rows)) == ((1 - s * 2) * (s - 1), 0)
+    assert in_range(rows + more, (s * 2 - 1) * s) and not in_range(rows + more, (s * 2 - 1) * s - s)
+    assert (lower((s - t) * Y), upper((s - t) * Y)) == (t - s * t, s * s - s)
+    assert lower(s * (X - 3)) == s * -3 and lower(s * least(X - 3, Y - 5)) is not None
+    assert lower((s - 1) * least(X - 3, Y - 5)) is not None and lower((X - 3) * Y) is not None
+
+
+def test_a_quotient_and_what_is_added_to_it_are_bounded_as_one() -> None:
+    """2*j + (k - j)//s is the quotient of 2*s*j + k - j, which is not negative where (k - j)//s may be -1."""
+    s, more = Index.of(S), Index.of(Axis("more", Index.of(S)))
+    place = Y * 2 + floor_div(more - Y, s)
+    assert in_range(place, s * 2 - 1) and not in_range(place, s * 2 - 2) and not in_range(place - 1, s * 2)
+    assert modulo(place, s * 2 - 1) == place
 
 
 def test_bounds_of_minima_and_tables() -> None:

@@ -232,3 +232,13 @@ def test_a_head_split_and_merge_is_the_identity() -> None:
         assert c.index == (Index.of(x[0]), Index.of(x[2]), 16 * Index.of(x[1]) + x[3])
         c = reshape(transpose(c, [0, 2, 1, 3], 3), original.shape, 4)
         assert c.index == _at(c.axes)
+
+
+def test_rows_that_are_shifted_by_a_column_are_a_diagonal() -> None:
+    """Rows of 2*n places, cut into rows of n without the first of these and joined to rows of 2*n - 1."""
+    n, b, h = Index.of(S), Axis("b", Index.of(T)), Axis("h", Index.of(4))
+    i, j = Axis("i", n), Axis("j", n)
+    cut_, joined, rows = ((b.extent, h.extent, *more) for more in ((n * 2 - 1, n), (n, n * 2 - 1), (n, n * 2)))
+    where = unflatten(flatten(tuple(map(Index.of, (b, h, i, j))), joined), cut_)
+    where = unflatten(flatten((*where[:2], where[2] + 1, where[3]), (*rows[:2], n * 2, n)), rows)
+    assert where == (Index.of(b), Index.of(h), Index.of(i), n - i + j)

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import (
     cost,
     free_axes,
@@ -269,3 +270,17 @@ def test_what_was_made_of_a_scalar_is_remembered_for_that_object() -> None:
     seen.clear()
     assert [value(const(float(n), F32)) for n in range(3 * REMEMBERED)] == list(range(3 * REMEMBERED))
     assert all(node is one for node in walk(one)) and all(node is equal for node in walk(equal))
+
+
+def test_a_select_beside_a_guard_that_says_the_same_is_the_load() -> None:
+    """Zeros joined in front of a value: where the place is before it, its guard fails, and the load gives 0 as well."""
+    place = modulo(Index.of(Axis("i", Index.of(9))), Index.of(S)) - 1
+    below = apply("less", FromIndex(place, I64), const(0, I64))
+    read = Load("x", (place,), F32, (Guard(place, Index.of(S) - 1),), const(0.0, F32))
+    assert simplify(apply("select", below, const(0.0, F32), read)) == read
+    for other in (
+        apply("select", below, const(1.0, F32), read),
+        apply("select", apply("less", FromIndex(place - 1, I64), const(0, I64)), const(0.0, F32), read),
+        apply("select", apply("equal", FromIndex(place, I64), const(0, I64)), const(0.0, F32), read),
+    ):
+        assert isinstance(made := simplify(other), Apply) and made.fn == "select"

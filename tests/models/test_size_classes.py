@@ -10,12 +10,13 @@ import pytest
 from onnxfuse.verify.compare import FLOORS
 from tests.models.cases.amounts import AMOUNTS
 from tests.models.cases.derived import DERIVED, LEFT_DERIVED
+from tests.models.cases.shifted import SHIFTED
 from tests.models.size_cases import CASES, FAILS, LEFT, UNFUSED, Case
 from tests.models.sizes import built, left, wrong
 from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
-ALL = (*CASES, *AMOUNTS, *DERIVED)
+ALL = (*CASES, *AMOUNTS, *DERIVED, *SHIFTED)
 LEFT_OVER = {**LEFT, **LEFT_DERIVED}
 
 
