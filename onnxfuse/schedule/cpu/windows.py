@@ -82,12 +82,18 @@ def _unrolled_ranges(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
-    """Whether neighbouring outputs along x read the same index at different steps of the reduction axis."""
+    """Whether neighbouring outputs along x read the same index at different steps of the reduction axis.
+
+    Steps that are multiples of different symbols are those of different axes of the image: of the next image, whose
+    length is open, and of the next tap.
+    """
     if not {r, x} <= axes_of(e):
         return False
     along, step, extent = coefficient(e, x), coefficient(e, r), r.extent.constant
-    if along is None or step is None or extent is None or along.terms[0][0] != step.terms[0][0]:
+    if along is None or step is None or extent is None:
         return True
+    if along.terms[0][0] != step.terms[0][0]:
+        return False
     one, other = along.terms[0][1], step.terms[0][1]
     both = gcd(one, other)
     return abs(one) // both < extent and abs(other) // both < MOST_OUTPUTS
