@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from onnxfuse.ir.index import ONE
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.layout import channels_last
 from onnxfuse.target import CPUS
 from tests.kernels.cases.window import conv, pads, pool
 from tests.kernels.compiled import Case, kernel_of
@@ -45,3 +47,12 @@ def test_lines_of_open_images_are_divided() -> None:
     (height,) = (atom for mono, _ in kernel.inputs[0].shape[2].terms for atom in mono)
     counts = [evaluate(lines.extent, lambda a, n=n: n if a == height else None) for n in (1, 4, 64)]
     assert counts == [1, 4, 13]  # of 64 lines: two at each end, seven times 8, two times 2
+
+
+@pytest.mark.parametrize("size", [(9, 11), ("H", "W")])
+def test_weights_of_one_filter_lie_as_its_image_does(size: tuple[int | str, int | str]) -> None:
+    """Vectors are along the channels of an image with channels last: the weights are no gathers."""
+    kernel = kernel_of(conv("last", (2, 16, *size), (1, 16, 3, 3), pads=pads(1), last="x"), CPUS["x86-64-v4"])
+    assert isinstance(kernel, Kernel)
+    (weights,) = (p for p in kernel.inputs if p.shape[0] == ONE)
+    assert weights.layout == channels_last(4)
