@@ -17,6 +17,7 @@ from onnxfuse.load.assemble import declared, typed
 from onnxfuse.load.control import FORMAL, GIVEN, BodySite, NotUnderstood, Typed
 from onnxfuse.load.convert import ConvertedGraph, convert, names_in
 from onnxfuse.load.dims import Names
+from onnxfuse.load.functions import Inside
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
 from onnxfuse.load.legal import marked
@@ -120,6 +121,7 @@ class Typer:
             known={name: outer.known[name] for name in types if name in outer.known},
             items={name: item for name, item in items.items() if item is not None},
             through=lambda node, around: self.results(place.key, node, around),
+            inside=Inside(parts.raw),
         )
         shapes = propagate(setting)
         unproven = tuple(name for name in types if name in outer.unproven)

@@ -6,17 +6,21 @@ A body is a graph attached to the node, which itself stays unchanged; its defini
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import onnx
 from onnx import helper
 
 from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Constant, Graph, Node, TensorType
+from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.load.convert import convert
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, type_proto
+from onnxfuse.load.sequences import Around
 from onnxfuse.load.setting import Setting
 from onnxfuse.load.shapes import propagate
 from onnxfuse.load.tensors import Payloads
@@ -37,6 +41,39 @@ def with_bodies(graph: Graph, raw: Mapping[str, onnx.NodeProto], depth: int = 0)
     return graph.with_nodes(nodes)
 
 
+@dataclass(eq=False, slots=True)
+class Inside:
+    """What the function bodies of the nodes of a graph tell of the types of their results.
+
+    ONNX inference of an operator may leave extents open that its body has: those of caches that become longer, or of
+    shapes that are computed. Remembered for equal inputs.
+    """
+
+    raw: Mapping[str, onnx.NodeProto]
+    _found: dict[tuple[object, ...], Mapping[str, TensorType]] = field(default_factory=dict)
+
+    def __call__(self, node: Node, around: Around) -> Mapping[str, TensorType]:
+        """The types of the results of a node, by their names: those whose extents all follow from its inputs."""
+        about = (node.name, *((around.types.get(v), around.known.get(v)) for v in node.inputs))
+        if about not in self._found:
+            self._found[about] = self._told(node, around)
+        return self._found[about]
+
+    def _told(self, node: Node, around: Around) -> Mapping[str, TensorType]:
+        graph = Graph((), (), (), around.types, around.constants, around.known, around.opset)
+        body = body_of(graph, node, self.raw, 0) if _lacks_row(graph, node) else None
+        if body is None:
+            return {}
+        given = [e for v in node.inputs for e in (*_extents(around.types.get(v)), *around.known.get(v, ()))]
+        read = frozenset(chain.from_iterable(symbols_of(expanded(e)) for e in given))
+        made = zip(filter(None, node.outputs), map(body.types.get, body.outputs), strict=False)
+        return {o: t for o, t in made if t is not None and all(symbols_of(expanded(e)) <= read for e in _extents(t))}
+
+
+def _extents(t: TensorType | None) -> tuple[Index, ...]:
+    return t.shape if t is not None else ()
+
+
 def _lacks_row(graph: Graph, node: Node) -> bool:
     return node.standard and node.raw is None and not node.captures and ROWS.find(node, graph.opset) is None
 
@@ -54,8 +91,13 @@ def body_of(graph: Graph, node: Node, raw: Mapping[str, onnx.NodeProto], depth: 
     held = {
         name: graph.constants[v] for name, v in zip(function.input, node.inputs, strict=False) if v in graph.constants
     }
+    known = {
+        name: graph.known[v]
+        for name, v in zip(function.input, node.inputs, strict=False)
+        if v in graph.known and name not in held
+    }
     try:
-        return _graph(function, opset, formal, held, node, depth)
+        return _graph(function, opset, formal, held, known, node, depth)
     except OnnxFuseError:  # the body does not fit the node, which the runtime will report
         return None
 
@@ -103,6 +145,7 @@ def _graph(
     opset: int,
     formal: Mapping[str, TensorType | None],
     held: Mapping[str, Constant],
+    known: Mapping[str, tuple[Index, ...]],
     call: Node,
     depth: int,
 ) -> Graph:
@@ -127,6 +170,8 @@ def _graph(
             declared={},
             inference=NodeInference(opset, parts.raw),
             names=Names(),
+            known=known,
+            inside=Inside(parts.raw),
         )
     )
     body = Graph(

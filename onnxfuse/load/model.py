@@ -20,6 +20,7 @@ from onnxfuse.load.bodies import Typer, bodies_of
 from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import ConvertedGraph, convert
 from onnxfuse.load.dims import declared_type, names_of
+from onnxfuse.load.functions import Inside
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
@@ -206,6 +207,7 @@ def _setting(
         inference=NodeInference(opset, parts.raw),
         names=typer.names,
         through=partial(typer.results, ()),
+        inside=Inside(parts.raw),
     )
 
 

@@ -16,7 +16,8 @@ from onnxfuse.load.sequences import Around, Items, Results
 class Setting:
     """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word.
 
-    `through` gives what is known of the results of a node with bodies.
+    `through` gives what is known of the results of a node with bodies, `inside` the types of results (by their names)
+    that the function body of an operator without a row tells.
     """
 
     nodes: Sequence[Node]
@@ -31,6 +32,7 @@ class Setting:
     known: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)  # elements of inputs, where they are known
     items: Items = field(default_factory=dict)  # of inputs
     through: Callable[[Node, Around], Results] = lambda node, around: Results()
+    inside: Callable[[Node, Around], Mapping[str, TensorType]] = lambda node, around: {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,9 @@ class _Pass:
             own: Mapping[str, tuple[int, tuple[Index | None, ...]]] = {}
         else:
             own = self.setting.inference.infer(node, self.types, self._array)
+            if any(o and None in own.get(o, (0, (None,)))[1] for o in node.outputs):
+                inside = self.setting.inside(node, self._around())
+                own = {**own, **{o: (t.dtype.onnx, t.shape) for o, t in inside.items()}}
         out: dict[str, TensorType] = {}
         for o in filter(None, node.outputs):
             whole, said = self.setting.claimed.get(o), self.setting.declared.get(o)
@@ -224,8 +227,7 @@ class _Pass:
         elif all(not o or (self._settled(o) and o not in self.unproven) for o in node.outputs):
             return {}
         else:
-            known = (self.types, self.items, self.known, setting.constants)
-            found = setting.through(node, Around(*known, setting.opset, self.facts, self.unproven))
+            found = setting.through(node, self._around())
         self.items |= found.items
         for o, item in found.tensors.items():
             if not item.sure:
@@ -233,6 +235,11 @@ class _Pass:
             elif item.shape is not None and None not in item.shape:
                 self.unproven.pop(o, None)
         return typed_by(found, typed, setting.names.symbol)
+
+    def _around(self) -> Around:
+        """What is known so far."""
+        known = (self.types, self.items, self.known, self.setting.constants)
+        return Around(*known, self.setting.opset, self.facts, self.unproven)
 
     def _settled(self, o: str) -> bool:
         """Whether whole-model inference leaves nothing to ask about a value."""

@@ -96,6 +96,18 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array] | Non
     return [np.asarray(y) for y in session.run(None, dict(feeds))]
 
 
+def test_results_have_the_extents_of_the_body() -> None:
+    inputs = "float[B, 4, Q, 16] q, float[B, 2, K, 16] k, float[B, 2, K, 8] v, float[B, 2, P, 16] pk"
+    text = f"""g ({inputs}, float[B, 2, P, 8] pv) => (float[B, 4, Q, 8] y, float[B, 2, R, 16] keys, float[B, 2, R, 8] w)
+    {{ y, keys, w = Attention (q, k, v, , pk, pv) }}"""
+    graph = graph_of(parse(text, opset=23, ir=10))
+    assert {o: repr(graph.types[o]) for o in graph.outputs} == {
+        "y": "float32[B, 4, Q, 8]",
+        "keys": "float32[B, 2, K + P, 16]",
+        "w": "float32[B, 2, K + P, 8]",
+    }
+
+
 def test_a_body_needs_types() -> None:
     text = "g (float[2, 8] x) => (float[N] y) { t = NonZero(x)\n u = CastLike(t, x)\n y = Squeeze(u) }"
     graph = graph_of(parse(text, opset=23))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
-from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked, piecewise
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
@@ -274,7 +274,7 @@ def _window_phase(
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
-    if strip is None and (m.extent.constant or SCARCE) < SCARCE:
+    if strip is None and sum(c for _, c in m.extent.terms) < SCARCE:  # where each open extent is 1
         body, more = _divided(body)
         splits = (*splits, *more)
     loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
@@ -291,19 +291,29 @@ def _window_phase(
 
 
 def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
-    """Consecutive loops over blocks of lines, restricted to the blocks of one task."""
+    """Consecutive loops over blocks of lines, restricted to the blocks of one task.
+
+    How many blocks there are may hang on what is bound before: lines of an image of open size.
+    """
     loops = [s for s in body if isinstance(s, Loop)]
-    count = sum(((s.end - s.begin).constant or 0) for s in loops)
-    if len(loops) < len(body) or any(s.begin != ZERO or s.end.constant is None for s in loops) or count < 2:
+    bound = {s.axis: s.value for s in body if isinstance(s, Bind) and s.most is None}
+    if any(not isinstance(s, (Loop, Bind)) for s in body):
         return body, ()
-    first, last = Axis("c0", Index.of(count)), Axis("c1", Index.of(count + 1))
+    lengths = [substitute(s.end - s.begin, bound) for s in loops]
+    count = sum(lengths, ZERO)
+    if axes_of(count) or (count.constant is not None and count.constant < 2):
+        return body, ()
+    first, last = Axis("c0", count), Axis("c1", count + 1)
     made: list[Stmt] = []
-    before = 0
-    for s in loops:
-        begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, s.end)
-        made.append(replace(s, begin=begin, end=end))
-        before += s.end.constant or 0
-    return tuple(made), (Split(first, last, Index.of(count)),)
+    before = ZERO
+    for s in body:
+        if isinstance(s, Loop):
+            length = s.end - s.begin
+            begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, length)
+            s = replace(s, begin=s.begin + begin, end=s.begin + end)
+            before = before + length
+        made.append(s)
+    return tuple(made), (Split(first, last, count),)
 
 
 @dataclass(frozen=True, slots=True)

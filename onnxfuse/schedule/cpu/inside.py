@@ -90,9 +90,7 @@ def along_result(
     Not if they have a layout, or another value is read along the axis that is last, as in the mean of a row of sums,
     unless that axis is too short for vectors along it.
     """
-    place = places.get(nest.name)
-    offset = place.offset(nest.dims) if place is not None else ZERO
-    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
+    last = _contiguous(nest, places)
     found: dict[str, Layout] = {}
     for load in loads(nest.value):
         known = load.source in layouts or load.source in found
@@ -103,6 +101,42 @@ def along_result(
         if layout is not None and not any(_runs_with(places[x.source].offset(x.index), load.index[-1]) for x in others):
             found[load.source] = layout
     return found
+
+
+def along_sum(
+    nest: Nest,
+    places: Mapping[str, Place],
+    layouts: Container[str],
+    shapes: Mapping[str, tuple[Index, ...]],
+    constants: Container[str],
+) -> dict[str, Layout]:
+    """The layouts of constants that weigh what a sum reads along one of its axes: with that axis last.
+
+    That axis has the vectors where it is worth them, and nothing is read along the result's contiguous axis: one filter
+    over an image with channels last. Not if they have a layout.
+    """
+    last = _contiguous(nest, places)
+    found: dict[str, Layout] = {}
+    for x in (x for x in walk(nest.value) if isinstance(x, Reduce)):
+        read = [n for b in x.body for n in loads(b) if n.source in places]
+        offsets = {n: places[n.source].offset(n.index) for n in read}
+        images = [e for n, e in offsets.items() if n.source not in constants]
+        lanes = [a for a in x.ranges if fills_half(a) and images and all(coefficient(e, a) == ONE for e in images)]
+        if len(lanes) != 1 or (last is not None and any(coefficient(e, last) == ONE for e in offsets.values())):
+            continue
+        for load in read:
+            known = load.source in layouts or load.source in found or coefficient(offsets[load], lanes[0]) == ONE
+            if load.source in constants and not known and len(load.index) > 1:
+                layout = contiguous_along(lanes[0], load.index, shapes[load.source])
+                found |= {load.source: layout} if layout is not None else {}
+    return found
+
+
+def _contiguous(nest: Nest, places: Mapping[str, Place]) -> Axis | None:
+    """The axis along which the result is contiguous."""
+    place = places.get(nest.name)
+    offset = place.offset(nest.dims) if place is not None else ZERO
+    return next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
 
 
 def _runs_with(offset: Index, last: Index) -> bool:

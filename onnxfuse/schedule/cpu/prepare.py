@@ -29,7 +29,7 @@ from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_ima
 from onnxfuse.schedule.analysis.joint_weights import JointWeights
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
-from onnxfuse.schedule.cpu.inside import along_result, layout_inside
+from onnxfuse.schedule.cpu.inside import along_result, along_sum, layout_inside
 from onnxfuse.schedule.cpu.operand_order import along_rows, exchanged, filters_width, operand_of
 from onnxfuse.schedule.cpu.sequential.recurrences import recurrence_of
 from onnxfuse.schedule.cpu.weight_panels import in_panels, joined_parts, panel_axes
@@ -110,7 +110,8 @@ def _prepared(
         if tiled is None:
             del done.jobs[operands:]  # operands prepared in vain
             nest = replace(nest, value=without_scales(nest.value))
-            for name, layout in along_result(nest, done.places, done.layouts, done.shapes, constants).items():
+            known = (nest, done.places, done.layouts, done.shapes, constants)
+            for name, layout in (along_sum(*known) | along_result(*known)).items():
                 done.layouts[name] = layout
                 done.places[name] = dense(name, done.places[name].dtype, done.shapes[name], layout)
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))

@@ -94,14 +94,18 @@ def _few_guarded(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
-    """Whether neighbouring outputs along x read the same index at different steps of the reduction axis."""
+    """Whether neighbouring outputs along x read the same index at different steps of the reduction axis.
+
+    Steps that are multiples of different symbols are those of different axes of the image: of the next image, whose
+    length is open, and of the next tap.
+    """
     if not {r, x} <= axes_of(e):
         return False
     along, step, extent = coefficient(e, x), coefficient(e, r), r.extent.constant
     if along is None or step is None or extent is None:
         return True
     one, other = (gcd(*(c for _, c in each.terms)) for each in (along, step))
-    if along * other not in (step * one, step * -one):  # apart by another symbol
+    if along * other not in (step * one, step * -one):
         return False
     both = gcd(one, other)
     return one // both < extent and other // both < MOST_OUTPUTS

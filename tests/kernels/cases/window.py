@@ -62,6 +62,9 @@ def pads(size: int, rank: int = 2) -> tuple[int, ...]:
     return (size,) * (2 * rank)
 
 
+OPEN = ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 11, "W": 21}, {"N": 9, "H": 30, "W": 3})
+
+
 def convolutions() -> list[Case]:
     three = {"pads": pads(1)}
     return [
@@ -72,6 +75,10 @@ def convolutions() -> list[Case]:
         conv("conv3_lines_apart", (1, 16, 6, 28), (40, 16, 3, 3), pads=pads(2), dilations=(2, 2)),
         conv("conv3_lines_strided", (1, 16, 9, 28), (40, 16, 3, 3), pads=pads(1), strides=(2, 2)),
         conv("conv1_lines_strided", (1, 16, 9, 28), (40, 16, 1, 1), strides=(2, 2)),
+        conv("one_filter_any", ("N", 8, "H", "W"), (1, 8, 5, 5), pads=pads(2), last="", sizes=OPEN),
+        conv("one_filter_signal_any", ("N", 32, "W"), (1, 32, 7), pads=pads(3, 1), last="", sizes=OPEN),
+        conv("one_filter_last", (2, 16, 9, 11), (1, 16, 3, 3), pads=pads(1), last="x"),
+        conv("one_filter_last_any", ("N", 24, "H", "W"), (1, 24, 3, 3), pads=pads(1), last="x", sizes=OPEN),
         conv("conv_whole_height", (2, 3, 70, 9), (16, 3, 70, 3), pads=(0, 1, 0, 1), last=""),  # 70 lines in a window
         conv("conv_whole_height_last", ("N", 4, 96, "T"), (16, 4, 96, 3), pads=(0, 1, 0, 1), last="y",
              sizes=({"N": 1, "T": 3}, {"N": 3, "T": 17})),
