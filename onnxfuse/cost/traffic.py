@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
@@ -170,13 +171,13 @@ def _footprints(a: Access, size: float) -> list[float]:
         if a.runs_with(run):
             stride, trips = coefficient(a.offset, run.axis), max(run.trips, 1.0)
             known = stride.constant if stride is not None else None
-            count *= trips
             dense = dense or known is None or abs(known) * run.step * a.bytes < LINE
-            if known is None:  # as many spans, as far from each other as may be
-                spans *= trips
+            if known is None:  # as many spans as there are iterations, as far from each other as may be
+                count = min(count, span * spans)
+                spans *= trips if stride is not None else inf
             else:
                 span += abs(known) * run.step * (trips - 1.0)
-            count = min(count, span * spans)
+            count *= trips
         each = a.bytes if dense else LINE
         out.append(min(count * each, span * spans * a.bytes, size))
     return out[::-1]

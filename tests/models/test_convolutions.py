@@ -91,15 +91,15 @@ def test_lines_of_three_channels_are_copied_whole(sizes: str) -> None:
     """What is computed before the first convolution lies channels last; its padding is no matter of single pixels."""
     shape = sizes.replace('"', "")
     model = onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3, {shape}] x) => (float[N, 16, a, b] y) {{
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3, {shape}] x) => (float[N, 64, a, b] y) {{
         t = Tanh (x)
         c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (t, w)
         r = Relu (c)
         y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r, v)
         }}"""
     )
-    for name, channels in (("w", 3), ("v", 16)):
-        values = np.random.default_rng(0).standard_normal((16, channels, 3, 3)).astype(np.float32)
+    for name, channels in (("w", 3), ("v", 64)):
+        values = np.random.default_rng(0).standard_normal((64, channels, 3, 3)).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
     shown: list[str] = []
     last = {"stop_after": "schedule", "print_step": "schedule"}

@@ -118,14 +118,15 @@ def along_sum(
     last = _contiguous(nest, places)
     found: dict[str, Layout] = {}
     for x in (x for x in walk(nest.value) if isinstance(x, Reduce)):
-        read = [n for b in x.body for n in loads(b) if n.source in places]
+        stored = [n for b in x.body for n in loads(b) if n.source in places]
+        read = [n for n in stored if n.source not in constants or n.source not in layouts]
         offsets = {n: places[n.source].offset(n.index) for n in read}
         images = [e for n, e in offsets.items() if n.source not in constants]
         lanes = [a for a in x.ranges if fills_half(a) and images and all(coefficient(e, a) == ONE for e in images)]
         if len(lanes) != 1 or (last is not None and any(coefficient(e, last) == ONE for e in offsets.values())):
             continue
         for load in read:
-            known = load.source in layouts or load.source in found or coefficient(offsets[load], lanes[0]) == ONE
+            known = load.source in found or coefficient(offsets[load], lanes[0]) == ONE
             if load.source in constants and not known and len(load.index) > 1:
                 layout = contiguous_along(lanes[0], load.index, shapes[load.source])
                 found |= {load.source: layout} if layout is not None else {}

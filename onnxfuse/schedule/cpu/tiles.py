@@ -22,13 +22,14 @@ from onnxfuse.ir.index import (
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, flatten, looked_up, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt, When
-from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
+from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt, When
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Channels, Coding, Quantized
 from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.cpu.tile_results import record_of, turned_results
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.nest import RECORDS, Goal, Level
+from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
@@ -38,7 +39,6 @@ PACKED = "packed"
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the zero point
 TRANSPOSED_TYPES = (F32, F16)  # dtypes that are transposed in registers before they are stored
-APART = 2**24  # elements from a column to the next, at most, of a result that is contiguous along the rows
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
@@ -306,42 +306,18 @@ def epilogue(
         lines = Prefetch(place.buffer, at, width)
         ahead = (*ahead, lines) if not guards else ahead
         fetched = (When(guards, (Loop(row, frame.first, end, "serial", (lines,)),)),) if guards else ()
-    turn: tuple[Stmt, ...] = ()
-    pitch = coefficient(goal.offset, lane)
-    turns = pitch is not None and (pitch.constant is None or 1 < pitch.constant < APART)
-    turns = turns and place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
-    if turns and pitch is not None and coefficient(goal.offset, row) == ONE:
-        k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
-        done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
-        at = substitute(goal.offset, {lane: begin, row: frame.first})
-        turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch, apart=True),)
-        goal = Goal(sums[0], here.index[0], cast(value, F32))
-    record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
+    order = loops if tiled.zeros is None else loops[::-1]  # values shared by the columns are computed once
+    turns = place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
+    turned = turned_results(goal, here, loops, order) if turns else None
+    exchanged = tiled.lines is not None and place.dtype == F32
+    record = record_of(goal, row, lane) if exchanged and turned is None else 0
     if record:
         u = Axis("u", floor_div(row.extent, Index.of(record)))
         each = Level(u, "serial", *(floor_div(e, Index.of(record)) for e in (frame.first, end)))
         goals = [goal.substituted({row: Index.of(u) * record + k}) for k in range(record)]
         return (*bind, *written(goals, [each, loops[1]], interleaved=True))
-    return (
-        *bind,
-        *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
-        *fetched,
-        *written(
-            [goal], loops if tiled.zeros is None else loops[::-1]
-        ),  # values shared by the columns are computed once
-        *turn,
-    )
-
-
-def _record(goal: Goal, row: Axis, lane: Axis) -> int:
-    """How many rows of a tile are adjacent elements of the result in each lane; 0 if they are not."""
-    apart = coefficient(goal.offset, lane)
-    count = 0 if apart is None else apart.constant or 0
-    if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
-        return 0
-    u = Axis("u", floor_div(row.extent, Index.of(count)))
-    places = [substitute(goal.offset, {row: Index.of(u) * count + k}) for k in range(count)]
-    return count if all(at == places[0] + k for k, at in enumerate(places)) else 0
+    stored = written([goal], order) if turned is None else turned
+    return (*bind, *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()), *fetched, *stored)
 
 
 def _all_columns(

@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 from onnxfuse.cost.straight import SET
 from onnxfuse.cost.traffic import LINE
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, least, never_below_zero
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Index,
+    Loaded,
+    atoms,
+    axes_of,
+    floor_div,
+    least,
+    never_below_zero,
+    nonnegative,
+)
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
@@ -115,13 +127,28 @@ def _count(axis: Axis, size: int) -> Index:
     return floor_div(axis.extent + (size - 1), Index.of(size))
 
 
-def _points(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
-    """As `split_points`; empty for an axis of open extent on which no sign depends."""
-    whole = axis.extent.constant is None and not any(axis in axes_of(e) for e in signs)
-    return () if whole else split_points(axis, signs)
+def _points(axis: Axis, signs: Sequence[Index]) -> tuple[Index, ...] | None:
+    """As `split_points`; of an axis of open extent points at a known distance from either end, or none."""
+    if axis.extent.constant is not None:
+        found = split_points(axis, signs)
+        return None if found is None else tuple(map(Index.of, found))
+    before, behind = {0}, {0}  # elements from the begin to a point, and from a point to the end
+    for e in (e for e in signs if axis in axes_of(e)):
+        first = -substitute(e, {axis: ZERO})  # where e becomes nonnegative
+        from_end = (axis.extent - first).constant
+        if coefficient(e, axis) != ONE or (first.constant is None and from_end is None):
+            return None
+        if first.constant is not None:
+            before.add(max(first.constant, 0))
+        else:
+            behind.add(max(from_end or 0, 0))
+    if not nonnegative(axis.extent - max(before) - max(behind)):
+        return None
+    points = (*map(Index.of, sorted(before)), *(axis.extent - n for n in sorted(behind, reverse=True)))
+    return points if len(points) > len((ZERO, axis.extent)) else ()
 
 
-def _pieces(goal: Goal, axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
+def _pieces(goal: Goal, axis: Axis, points: Sequence[Index]) -> list[tuple[Axis, list[Goal]]]:
     """The goal over each subrange of an axis, or over all of it where there are no points."""
     return split_goals([goal], axis, points) if points else [(axis, [goal])]
 
@@ -188,7 +215,7 @@ def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
     return near and (not x.guards or isinstance(x.otherwise, Const))
 
 
-def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
+def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[Index], prefix: str) -> tuple[Stmt, ...]:
     """Steps without transposition: padding."""
     return tuple(
         s

@@ -46,11 +46,11 @@ def split_points(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
     return tuple(sorted(found)) if len(found) <= MOST + 1 else None
 
 
-def split_goals(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
+def split_goals(goals: Sequence[Goal], axis: Axis, points: Sequence[int | Index]) -> list[tuple[Axis, list[Goal]]]:
     """The goals over each subrange of an axis, without the guards that are known to hold there."""
     made = []
     for number, (begin, end) in enumerate(pairwise(points)):
-        piece = Axis(f"{axis.name}.{number}", Index.of(end - begin))
+        piece = Axis(f"{axis.name}.{number}", Index.of(end) - begin)
         moved = [g.substituted({axis: Index.of(piece) + begin}) for g in goals]
         made.append((piece, [Goal(g.buffer, g.offset, simplify(g.value), g.also) for g in moved]))
     return made

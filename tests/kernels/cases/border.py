@@ -133,6 +133,7 @@ def opened() -> list[Case]:
     """Images of open height and width: panels go on across the padding between two lines."""
     ends = ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 7, "W": 3}, {"N": 1, "H": 9, "W": 16}, {"N": 2, "H": 5, "W": 61})
     large = tuple({**each, "H": each["H"] + 4, "W": each["W"] + 4} for each in ends)
+    lines = ({"N": 1, "L": 1}, {"N": 5, "L": 3}, {"N": 3, "L": 61}, {"N": 2, "L": 300})
     any_: tuple[int | str, ...] = ("N", 5, "H", "W")
     one: dict[str, Any] = {"pads": (1, 1, 1, 1)}
     halves: dict[str, Any] = {"kernel_shape": (2, 2), "strides": (2, 2)}
@@ -146,6 +147,8 @@ def opened() -> list[Case]:
         conv("exchanged_open_strides", any_, (9, 5, 3, 3), strides=(2, 2), sizes=ends, **one),
         conv("exchanged_open_far", ("N", 1, "H", "W"), (32, 1, 11, 11), pads=(5, 5, 5, 5), sizes=ends),
         conv("exchanged_open_parts", ("N", 67, "H", "W"), (17, 67, 3, 3), sizes=ends, **one),
+        conv("turned_open", ("N", 16, "H", "W"), (40, 16, 3, 3), form=0, sizes=ends, feeds=strange, **one),
+        conv("turned_open_line", ("N", 19, "L"), (16, 19, 3), form=0, pads=(1, 2), sizes=lines),
         Case("max_open", pool("MaxPool", "N", 3, "H", "W", before="Relu", **square), ends, feeds=strange),
         Case("max_open_halves", pool("MaxPool", "N", 3, "H", "W", before="Relu", **halves), ends),
         Case("mean_open_halves", pool("AveragePool", "N", 3, "H", "W", **halves), ends),

@@ -7,7 +7,7 @@ import pytest
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Index, Symbol, floor_div
-from onnxfuse.ir.kernel import Kernel, Loop, Param, ReduceLoop, Stmt, When, statements
+from onnxfuse.ir.kernel import Kernel, Loop, Pack, Param, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.lanes import values_of
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
@@ -94,3 +94,17 @@ def test_open_panels_end_with_lines_where_more_lies_between_them(name: str) -> N
     found = made(next(c for c in opened() if c.name == name))
     assert any(isinstance(s, Tile) and s.right.buffer == SIDE for s in found)
     assert not any(isinstance(s, Loop) and s.axis.name == "ll" for s in found)
+
+
+@pytest.mark.parametrize("name", ["turned_open", "turned_open_line"])
+def test_open_images_are_transposed_in_registers_with_their_padding(name: str) -> None:
+    """When they are copied, and as results: element by element where rows of a tile are of two images."""
+    kernel = kernel_of(next(c for c in opened() if c.name == name), TARGET)
+    assert isinstance(kernel, Kernel)
+    copied, multiplied = ([*statements(phase.body)] for phase in kernel.phases)
+    assert any(isinstance(s, Pack) for s in copied)
+    assert not any(isinstance(s, Store) and s.scattered for s in copied)
+    assert any(isinstance(s, Pack) for s in multiplied)
+    seldom = [x for s in multiplied if isinstance(s, Loop) and s.kind == "seldom" for x in statements(s.body)]
+    scattered = [s for s in multiplied if isinstance(s, Store) and s.scattered]
+    assert scattered and all(s in seldom for s in scattered)
