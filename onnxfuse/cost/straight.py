@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from typing import TypeAlias
 
 from onnxfuse.cost.expressions import loaded_in, work_of
@@ -40,6 +41,8 @@ LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
+IN_FEW_SETS = 10.0  # of one whose line was pushed out by those of the same lane, from a distance of
+FEW_SETS = 512  # bytes: lines that far apart are in an eighth of L1
 OPEN = 4.0  # of one at an open distance, often a multiple of SET: where the sides of images are multiples of 32
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 DIVIDED = 7.0  # cycles of a division by a number that only the run knows
@@ -251,7 +254,8 @@ class _Reader(Means):
             return OPEN
         if apart in (0, 1):
             return 0.0
-        return LANE if apart * dtype.bytes % SET else IN_ONE_SET
+        step = gcd(apart * dtype.bytes, SET)
+        return IN_ONE_SET if step == SET else IN_FEW_SETS if step >= FEW_SETS else LANE
 
     def _divisions(self, node: Load) -> int:
         """Divisions by extents for one element: no vector has them. A quotient and its remainder are one."""
