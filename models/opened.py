@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-CHANNELS = 1  # the axis of images whose extent is always known
+IMAGE = 4  # axes of an image
+CHANNELS = 1  # that of an image whose extent is always known
 
 
 def opened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, int]]:
@@ -23,40 +24,30 @@ def opened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, int]]:
     for value in made.graph.output:
         value.type.tensor_type.ClearField("shape")
     sizes: dict[str, int] = {}
-    for symbol, extent, places in _candidates(model):
-        old = [d.dim_value for d in places(made)]
-        for d in places(made):
+    for symbol, extent, at in _candidates(model):
+        dims = [made.graph.input[number].type.tensor_type.shape.dim[axis] for number, axis in at]
+        for d in dims:
             d.dim_param = symbol
         if _runs(made, {**sizes, symbol: 2 * extent}):
             sizes[symbol] = extent
             continue
-        for d, value in zip(places(made), old, strict=True):
-            d.dim_value = value
+        for d in dims:
+            d.dim_value = extent
     return made, sizes
 
 
-def _candidates(model: onnx.ModelProto) -> Iterator[tuple[str, int, _Places]]:
+def _candidates(model: onnx.ModelProto) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
+    """Names for extents, with these and the inputs and axes that have them."""
     found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     stored = {tensor.name for tensor in model.graph.initializer}
     for number, value in enumerate(model.graph.input):
         dims = value.type.tensor_type.shape.dim
         for axis, d in enumerate(dims):
-            channels = len(dims) == 4 and axis == CHANNELS
+            channels = len(dims) == IMAGE and axis == CHANNELS
             if value.name not in stored and not channels and d.dim_value:
                 found.setdefault((len(dims), axis, d.dim_value), []).append((number, axis))
     for (rank, axis, extent), at in found.items():
-        yield f"d{axis}_{rank}_{extent}", extent, _Places(at)
-
-
-class _Places:
-    """The dimensions of one symbol in a model."""
-
-    def __init__(self, at: list[tuple[int, int]]) -> None:
-        self._at = at
-
-    def __call__(self, model: onnx.ModelProto) -> list[onnx.TensorShapeProto.Dimension]:
-        """Them, by input and axis."""
-        return [model.graph.input[number].type.tensor_type.shape.dim[axis] for number, axis in self._at]
+        yield f"d{axis}_{rank}_{extent}", extent, at
 
 
 def _runs(model: onnx.ModelProto, sizes: Mapping[str, int]) -> bool:

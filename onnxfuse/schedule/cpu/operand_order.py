@@ -108,8 +108,8 @@ def _has_seams(line: Axis, place: Axis, read: Index, walked: Sequence[Index], wi
 def _pitch(line: Axis, place: Axis, offset: Index) -> Index:
     """The pitch of lines in pixels as an image is read; 0 if it is not a whole number, or lines are not in order.
 
-    In images of open size also if there are many pixels between two lines, since it is not counted how many panels
-    lines of their own would leave unfilled.
+    It is 0 as well where many pixels lie between two lines of an image of open size: how many panels lines of their own
+    would leave unfilled is not known there.
     """
     across, along = (coefficient(offset, a) for a in (line, place))
     found = divides(along, across) if across is not None and along is not None else None
