@@ -19,12 +19,12 @@ from onnxfuse.ir.index import (
     Axis,
     Index,
     Loaded,
+    Symbol,
     atoms,
     axes_of,
     floor_div,
     least,
     never_below_zero,
-    nonnegative,
 )
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
@@ -66,7 +66,9 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
     copies = all(_copied(g, x, k) for x, (g,) in _pieces(here, lane, points) for k in [along])
     part = _part(_usual(along), target.lanes, LONGEST if copies else BLOCK)
     rest = [a for a in axes if a not in (lane, step)]
-    block = Axis(f"{step.name}b", _count(along, part))
+    some = bool(others) and along.extent.constant is None  # there may be nothing but padding: a block has it then
+    count = floor_div(along.extent, Index.of(part)) + 1 if some else _count(along, part)
+    block = Axis(f"{step.name}b", count)
     m = Axis("m", product([a.extent for a in (*rest, block)]))
     digits = dict(zip((*rest, block), unflatten(Index.of(m), tuple(a.extent for a in (*rest, block))), strict=True))
     outer = {a: e for a, e in digits.items() if a != block}
@@ -74,7 +76,8 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
     here = here.substituted(outer | {along: digits[block] * part + k})
     together = _together(here, lane, k, part, m.extent, target)
     blocks = _Blocks(k, part, target.panel, together, not target.masks, [])
-    body = [blocks.over(axis, g) for axis, (g,) in _pieces(here, lane, points)]
+    loops = [blocks.over(axis, g) for axis, (g,) in _pieces(here, lane, points)]
+    body: list[Stmt] = [When((Guard(digits[block] * part, along.extent),), tuple(loops))] if some else [*loops]
     edges = tuple(
         s
         for number, (axis, (g,)) in enumerate(others)
@@ -84,10 +87,10 @@ def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu
         edges = (When((Guard(digits[block], ONE),), edges),)
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
-    if len(body) == 1 and not edges:  # blocks are divided among tasks too
-        c0, c1 = Axis("c0", body[0].end), Axis("c1", body[0].end + 1)
-        splits = (*splits, Split(c0, c1, body[0].end))
-        body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
+    if len(loops) == 1 and not edges:  # blocks are divided among tasks too
+        c0, c1 = Axis("c0", loops[0].end), Axis("c1", loops[0].end + 1)
+        splits = (*splits, Split(c0, c1, loops[0].end))
+        body = [replace(loops[0], begin=Index.of(c0), end=Index.of(c1))]
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *ends, *body))
     return Phase(splits, work * target.serial.transposition, tuple(blocks.buffers), (loop,))
 
@@ -142,7 +145,8 @@ def _points(axis: Axis, signs: Sequence[Index]) -> tuple[Index, ...] | None:
             before.add(max(first.constant, 0))
         else:
             behind.add(max(from_end or 0, 0))
-    if not nonnegative(axis.extent - max(before) - max(behind)):
+    between = axis.extent - max(before) - max(behind)
+    if not all(c >= 0 and all(isinstance(a, Symbol) for a in mono) for mono, c in between.terms):  # of an empty image
         return None
     points = (*map(Index.of, sorted(before)), *(axis.extent - n for n in sorted(behind, reverse=True)))
     return points if len(points) > len((ZERO, axis.extent)) else ()

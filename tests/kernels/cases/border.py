@@ -133,6 +133,7 @@ def opened() -> list[Case]:
     """Images of open height and width: panels go on across the padding between two lines."""
     ends = ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 7, "W": 3}, {"N": 1, "H": 9, "W": 16}, {"N": 2, "H": 5, "W": 61})
     large = tuple({**each, "H": each["H"] + 4, "W": each["W"] + 4} for each in ends)
+    empty = tuple({"N": 2, "L": n} for n in (3, 4, 5, 256, 257, 300))
     lines = ({"N": 1, "L": 1}, {"N": 5, "L": 3}, {"N": 3, "L": 61}, {"N": 2, "L": 300})
     any_: tuple[int | str, ...] = ("N", 5, "H", "W")
     one: dict[str, Any] = {"pads": (1, 1, 1, 1)}
@@ -149,6 +150,8 @@ def opened() -> list[Case]:
         conv("exchanged_open_parts", ("N", 67, "H", "W"), (17, 67, 3, 3), sizes=ends, **one),
         conv("turned_open", ("N", 16, "H", "W"), (40, 16, 3, 3), form=0, sizes=ends, feeds=strange, **one),
         conv("turned_open_line", ("N", 19, "L"), (16, 19, 3), form=0, pads=(1, 2), sizes=lines),
+        *(Case(f"turned_open_{n}", cut(*pads), empty) for n, pads in enumerate(((-1, 3), (2, 1), (0, 4), (-2, -1)))),
+        Case("turned_open_empty", cut(2, 1), ({"N": 2, "L": 0}, {"N": 3, "L": 1}, {"N": 1, "L": 2})),
         Case("max_open", pool("MaxPool", "N", 3, "H", "W", before="Relu", **square), ends, feeds=strange),
         Case("max_open_halves", pool("MaxPool", "N", 3, "H", "W", before="Relu", **halves), ends),
         Case("mean_open_halves", pool("AveragePool", "N", 3, "H", "W", **halves), ends),
@@ -184,6 +187,13 @@ def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
     b = Build()
     x = b.node("Pad", b.input("x", *shape), b.ints(*pads))
     return b.graph(b.node("Transpose", x, perm=(0, 2, 3, 1)))
+
+
+def cut(before: int, behind: int) -> Graph:
+    """Signals of open length, padded or cut at both ends, their channels brought to the end."""
+    b = Build()
+    x = b.node("Pad", b.input("x", "N", 19, "L"), b.ints(0, 0, before, 0, 0, behind))
+    return b.graph(b.node("Exp", b.node("Transpose", x, perm=(0, 2, 1))))
 
 
 def mirrored(
