@@ -89,8 +89,13 @@ def _few_guarded(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
     Outputs that share no inputs gain by the interior, where those guards are known to hold.
     """
     taps = product([r.extent for r in reduce.ranges]).constant
-    guarded = any(x in axes_of(g.index) for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards)
-    return reduce.ranges[:-1] if x.extent.constant is None and guarded and (taps or FEW_TAPS + 1) <= FEW_TAPS else ()
+    open_ = x.extent.constant is None and bool(_guards_along(reduce, x))
+    return reduce.ranges[:-1] if open_ and (taps or FEW_TAPS + 1) <= FEW_TAPS else ()
+
+
+def _guards_along(value: Scalar, axis: Axis) -> list[Guard]:
+    """The guards of all loads in a value that depend on an axis."""
+    return [g for n in walk(value) if isinstance(n, Load) for g in n.guards if axis in axes_of(g.index)]
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
@@ -179,7 +184,7 @@ def _open_row(
     goal: Goal, x: Axis, reduce: Reduce, most: int, vector: Level, unrolled: tuple[Axis, ...]
 ) -> tuple[Stmt, ...] | None:
     """A row of symbolic length: outputs at its edges one by one under guards, blocks of outputs in the interior."""
-    span, outputs = _open_inside(x, reduce), min(MOST_OUTPUTS, most)
+    span, outputs = _open_inside(x, goal.value), min(MOST_OUTPUTS, most)
     if span is None or span[0] > MOST_EDGES * outputs:
         return None
     part = vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
@@ -204,17 +209,16 @@ def _one_by_one(goal: Goal, at: Axis, begin: Index, end: Index, vector: Level, x
     return Loop(at, begin, end, "serial", written([goal.substituted({x: Index.of(at)})], [vector], at.name))
 
 
-def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
+def _open_inside(x: Axis, value: Scalar) -> tuple[int, Index] | None:
     """Begin and length of the range of x in which every guard that depends on it holds for all taps."""
     found: list[tuple[int, int, Index]] = []
-    for g in (g for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards):
-        if x in axes_of(g.index):
-            rest = substitute(g.index, {x: ZERO})
-            bounds = (coefficient(g.index, x), _least(rest), upper(rest))
-            stride, low, high = (e.constant if e is not None else None for e in bounds)
-            if not stride or stride < 0 or low is None or high is None:
-                return None
-            found.append((stride, low, g.extent - high))
+    for g in _guards_along(value, x):
+        rest = substitute(g.index, {x: ZERO})
+        bounds = (coefficient(g.index, x), _least(rest), upper(rest))
+        stride, low, high = (e.constant if e is not None else None for e in bounds)
+        if not stride or stride < 0 or low is None or high is None:
+            return None
+        found.append((stride, low, g.extent - high))
     first = max((-(low // stride) for stride, low, _ in found if low < 0), default=0)
     count = greatest(ZERO, x.extent - first)
     for stride, _, end in found:
@@ -224,11 +228,8 @@ def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
 
 def _inside_of(x: Scalar, axis: Axis) -> Scalar:
     """A value without the guards that depend on an axis, and comparisons that say the same."""
-    known_guards = [g for n in walk(x) if isinstance(n, Load) for g in n.guards if axis in axes_of(g.index)]
-    said = {
-        "greater_equal": {g.index for g in known_guards},
-        "less": {g.index - g.extent for g in known_guards},
-    }
+    held = _guards_along(x, axis)
+    said = {"greater_equal": {g.index for g in held}, "less": {g.index - g.extent for g in held}}
 
     def known(n: Scalar) -> Scalar | None:
         if isinstance(n, Apply) and n.fn in said:

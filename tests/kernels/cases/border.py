@@ -152,6 +152,7 @@ def opened() -> list[Case]:
         conv("turned_open_line", ("N", 19, "L"), (16, 19, 3), form=0, pads=(1, 2), sizes=lines),
         *(Case(f"turned_open_{n}", cut(*pads), empty) for n, pads in enumerate(((-1, 3), (2, 1), (0, 4), (-2, -1)))),
         Case("turned_open_empty", cut(2, 1), ({"N": 2, "L": 0}, {"N": 3, "L": 1}, {"N": 1, "L": 2})),
+        Case("max_open_beside", shifted(), ends),
         Case("max_open", pool("MaxPool", "N", 3, "H", "W", before="Relu", **square), ends, feeds=strange),
         Case("max_open_halves", pool("MaxPool", "N", 3, "H", "W", before="Relu", **halves), ends),
         Case("mean_open_halves", pool("AveragePool", "N", 3, "H", "W", **halves), ends),
@@ -187,6 +188,14 @@ def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
     b = Build()
     x = b.node("Pad", b.input("x", *shape), b.ints(*pads))
     return b.graph(b.node("Transpose", x, perm=(0, 2, 3, 1)))
+
+
+def shifted() -> Graph:
+    """A pool of open size, and beside it an image whose lines begin three lines later."""
+    b = Build()
+    x, z = (b.input(name, "N", 3, "H", "W") for name in "xz")
+    x = b.node("MaxPool", x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    return b.graph(b.node("Add", x, b.node("Pad", z, b.ints(0, 0, 3, 0, 0, 0, -3, 0))))
 
 
 def cut(before: int, behind: int) -> Graph:
