@@ -274,10 +274,15 @@ class StatementPrinter(ABC):
         """The statements of a block, which is the scope of variables declared in it."""
         outer = self.scalars
         self.depth += 1
+        self.declare(stmts)
         for s in stmts:
             self.statement(s)
         self.depth -= 1
         self.scalars = outer
+
+    def declare(self, stmts: tuple[Stmt, ...]) -> None:
+        """What several statements of a block share, declared before them; nothing where the language has no vectors."""
+        return
 
     def statement(self, s: Stmt) -> None:
         """One statement."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from onnxfuse.ir.dtype import F32
@@ -10,6 +10,7 @@ from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
+    Bind,
     Call,
     HorizontalReduce,
     Let,
@@ -18,9 +19,10 @@ from onnxfuse.ir.kernel import (
     Prefetch,
     ReduceLoop,
     RowPointer,
+    Stmt,
     Store,
 )
-from onnxfuse.ir.lanes import INTERLEAVED
+from onnxfuse.ir.lanes import INTERLEAVED, values_of
 from onnxfuse.ir.launch import Asynchronous, Commit, CopyAsync, Mma, Sync, Threaded, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Scalar, const
@@ -63,6 +65,16 @@ class CppPrinter(c_family.StatementPrinter):
                 raise TypeError(f"{type(s).__name__} is a statement of threads, and C++ is for tasks")
             case _:
                 assert_never(s)
+
+    def declare(self, stmts: tuple[Stmt, ...]) -> None:
+        """The lanes that several masked loads of a block have in common."""
+        if not isinstance(self.scalars, Vectors) or any(isinstance(s, Bind) for s in stmts):
+            return
+        between = dict(self.scalars.between)
+        for bounds in self.scalars.shared(v for s in stmts for v in values_of(s)):
+            between[bounds] = f"between{len(between)}"
+            self.put(f"const auto {between[bounds]} = lanes_between(lanes, {bounds});")
+        self.scalars = replace(self.scalars, between=between)
 
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Axis, Index, greatest, least
 from onnxfuse.ir.indexing import substitute
@@ -20,6 +23,7 @@ class Vectors(Scalars):
     axis: Axis
     own: frozenset[str] = frozenset()  # buffers of a task, behind which there is room for a vector
     vectors: frozenset[str] = frozenset()  # variables that are vectors
+    between: Mapping[str, str] = field(default_factory=dict)  # variables of lanes, by their bounds
 
     def declaring(self, name: str) -> Vectors:
         """The printer behind the declaration of a vector variable."""
@@ -121,14 +125,26 @@ class Vectors(Scalars):
 
     def masked_load(self, x: Load, apart: int) -> str:
         """A masked load: the guards hold for one contiguous range of lanes."""
+        cut, other, bounds = cutting(x, self.axis), otherwise(x), self.bounds(x)
+        fill = Scalars().text(other) if apart and isinstance(other, Const) else self.text(other)
+        where = f"{identifier(x.source)} + {index(x.index[0], 1)}"
+        if _has_mask(x) and bounds in self.between:
+            text = f"lanes_held({where}, lanes, {self.between[bounds]}, {fill})"
+        else:
+            text = f"lanes_within<{apart}>({where}, lanes, {bounds}, {fill})"
+        return self.guarded(tuple(g for g in x.guards if g not in cut), text, x)
+
+    def bounds(self, x: Load) -> str:
+        """The range of lanes in which the guards of a masked load hold."""
         cut = cutting(x, self.axis)
         first = reduce(greatest, (-g.index for g in cut))
         last = reduce(least, (g.extent - g.index for g in cut))
-        other = otherwise(x)
-        fill = Scalars().text(other) if apart and isinstance(other, Const) else self.text(other)
-        where = f"{identifier(x.source)} + {index(x.index[0], 1)}"
-        text = f"lanes_within<{apart}>({where}, lanes, {index(first)}, {index(last)}, {fill})"
-        return self.guarded(tuple(g for g in x.guards if g not in cut), text, x)
+        return f"{index(first)}, {index(last)}"
+
+    def shared(self, values: Iterable[Scalar]) -> tuple[str, ...]:
+        """The bounds that several masked loads of the values have in common."""
+        found = Counter(self.bounds(n) for n in dict.fromkeys(n for v in values for n in loads(v)) if _has_mask(n))
+        return tuple(bounds for bounds, count in found.items() if count > 1 and bounds not in self.between)
 
     def comparison(self, x: Apply) -> str:
         """A mask. Comparing an affine index with 0 gives a mask of the first or last lanes."""
@@ -153,6 +169,12 @@ class Vectors(Scalars):
         if isinstance(test, Apply) and test.fn in COMPARE:
             return f"mask_to<{t}>({self.comparison(test)})"
         return f"from_bool<{t}>({self.text(test)})"
+
+
+def _has_mask(x: Load) -> bool:
+    """Whether a load can have its mask from a variable: contiguous lanes, and a number elsewhere."""
+    masked = x.lanes is not None and x.lanes.kind == "masked" and x.lanes.step == 1
+    return masked and isinstance(otherwise(x), Const)
 
 
 def kind_of(x: FromIndex) -> str:

@@ -220,6 +220,40 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
   if constexpr (S == 1) return part[0];
   else return every<S>(part);
 }
+// The lanes i with first <= i < last, which several loads of 4 bytes have in common.
+struct Between {
+  i64 first, last;
+#if ONNXFUSE_AVX512
+  unsigned held;
+#elif ONNXFUSE_AVX2
+  bool all;
+  mask<float> held;
+#endif
+};
+template <class L> ONNXFUSE_INLINE Between lanes_between(L lanes, i64 first, i64 last) {
+#if ONNXFUSE_AVX512
+  return {first, last, (unsigned)places_between(first, last < lanes.n ? last : lanes.n)};
+#elif ONNXFUSE_AVX2
+  const int from = lane_of(first), end = lane_of(last), to = end < lanes.n ? end : lanes.n;
+  return {first, last, L::all && from == 0 && to == LANES, mask_first_n<float>(to) & ~mask_first_n<float>(from)};
+#else
+  return {first, last};
+#endif
+}
+// Lane i is p[i] in these lanes, `otherwise` elsewhere; memory elsewhere is not touched.
+template <class T, class L> ONNXFUSE_INLINE vec<T> lanes_held(const T* p, L lanes, Between at, compute<T> otherwise) {
+#if ONNXFUSE_AVX512
+  if constexpr (sizeof(T) == 4)
+    return (vec<T>)_mm512_mask_loadu_epi32((__m512i)splat<T>(otherwise), (__mmask16)at.held, p);
+#elif ONNXFUSE_AVX2
+  if constexpr (sizeof(T) == 4) {
+    if (at.all) return load(p);
+    const vec<T> part = load_masked(p, (mask<T>)at.held);
+    return __builtin_constant_p(otherwise) && otherwise == 0 ? part : select((mask<T>)at.held, part, splat<T>(otherwise));
+  }
+#endif
+  return lanes_within<1>(p, lanes, at.first, at.last, otherwise);
+}
 // Lane i is p[S * i] where first <= S * i < last, the lane of `otherwise` elsewhere; S = 0: the same element in the lanes
 // from `first` to `last`. Memory elsewhere is not touched.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, vec<T> otherwise) {

@@ -12,8 +12,9 @@ from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked, piecewise
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
-from onnxfuse.schedule.cpu.windows import unmasked_points, unroll_and_jam
+from onnxfuse.schedule.cpu.windows import unroll_and_jam
 from onnxfuse.schedule.nests.align import AlignedJobs
+from onnxfuse.schedule.nests.edges import unmasked_points
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, serial_time
 from onnxfuse.schedule.nests.nest import (
     RECORDS,
@@ -296,7 +297,10 @@ def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...
     How many blocks there are may hang on what is bound before: lines of an image of open size.
     """
     loops = [s for s in body if isinstance(s, Loop)]
-    bound = {s.axis: s.value for s in body if isinstance(s, Bind) and s.most is None}
+    bound: dict[Axis, Index] = {}
+    for s in body:
+        if isinstance(s, Bind) and s.most is None:
+            bound[s.axis] = substitute(s.value, bound)
     if any(not isinstance(s, (Loop, Bind)) for s in body):
         return body, ()
     lengths = [substitute(s.end - s.begin, bound) for s in loops]

@@ -7,26 +7,47 @@ each weight and each input is loaded once. Outputs at the edges have bodies of t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import indices_of, loads, substitute_axes, walk
 from onnxfuse.ir.contraction import factors
-from onnxfuse.ir.dtype import BOOL
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, product, substitute
-from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, const
+from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt, Store, When
+from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
+from onnxfuse.schedule.nests.edges import (
+    FAR,
+    guards_along,
+    inside,
+    interior,
+    near_begin,
+    near_end,
+    range_inside,
+)
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
 
 FEW_TAPS = 9  # of outputs that share no inputs
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
-MOST_OUTPUTS, FEW = 8, 2  # outputs of one body; of the remainder in rows of symbolic length
+MOST_OUTPUTS = 8  # of one body
 WITH_WEIGHT = 2  # vectors that a term reads: of the image, and of the weights
 FEW_REGISTERS = 16  # of vectors: for more of them it was not measured
 MOST_EDGES = 16  # unrolled bodies of a row at the edges of an image
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What the blocks of a row have in common."""
+
+    x: Axis  # along the row
+    vector: Level
+    unrolled: tuple[Axis, ...]  # of the reduction
+    outputs: int  # of a block, at most
+    registers: int  # of vectors
+    ahead: int  # lanes of a prefetch; 0: none
 
 
 def unroll_and_jam(
@@ -49,16 +70,17 @@ def unroll_and_jam(
     moves = any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b))
     if not unrolled or not moves or vector.axis in reduce.ranges:
         return None
+    row = _Row(x, vector, unrolled, min(MOST_OUTPUTS, most), 2 * most, ahead)
     if width is None:
-        row = _open_row(goal, x, reduce, most, vector, unrolled)
-        return (x, row) if row is not None else None
+        open_ = _open_row(goal, row)
+        return (x, open_) if open_ is not None else None
     span = range_inside(x, reduce, width) if width > 1 else None
     if span is None:
         return None
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
         return None
-    blocks = list(_blocks(goal, x, span, width, outputs, most, vector, unrolled, ahead))
+    blocks = list(_blocks(goal, row, span, width, outputs))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 
@@ -89,13 +111,8 @@ def _few_guarded(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
     Outputs that share no inputs gain by the interior, where those guards are known to hold.
     """
     taps = product([r.extent for r in reduce.ranges]).constant
-    open_ = x.extent.constant is None and bool(_guards_along(reduce, x))
+    open_ = x.extent.constant is None and bool(guards_along(reduce, x))
     return reduce.ranges[:-1] if open_ and (taps or FEW_TAPS + 1) <= FEW_TAPS else ()
-
-
-def _guards_along(value: Scalar, axis: Axis) -> list[Guard]:
-    """The guards of all loads in a value that depend on an axis."""
-    return [g for n in walk(value) if isinstance(n, Load) for g in n.guards if axis in axes_of(g.index)]
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
@@ -123,146 +140,118 @@ def _outputs(width: int, most: int) -> int:
     return min(range(min(MOST_OUTPUTS, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
 
 
-def _blocks(
-    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, most: int, vector: Level,
-    unrolled: tuple[Axis, ...], ahead: int,
-) -> Iterator[Stmt | None]:  # fmt: skip
+def _blocks(goal: Goal, row: _Row, span: tuple[int, int], width: int, outputs: int) -> Iterator[Stmt | None]:
     """Blocks of a row in order: the interior as one loop, blocks at the edges with their guards decided per tap."""
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)
         whole = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
-        block = Axis(f"{x.name}b", Index.of(max(whole, 1)))
+        block = Axis(f"{row.x.name}b", Index.of(max(whole, 1)))
         first = (Index.of(block) * size if whole > 1 else ZERO) + begin
-        fetched = ahead if whole > 1 else 0
-        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}", 2 * most, fetched)
+        body = _block(goal, row, first, size, f"b{begin}", block if whole > 1 else None)
+        yield Loop(block, ZERO, block.extent, "serial", body) if body is not None else None
         begin += size * max(whole, 1)
 
 
-def range_inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
-    """The range of x in which every guard that depends on it holds for all taps."""
-    first, last = 0, width
-    for b in reduce.body:
-        for g in (g for n in walk(b) if isinstance(n, Load) for g in n.guards):
-            if x not in axes_of(g.index):
-                continue
-            stride = (coefficient(g.index, x) or ZERO).constant
-            rest = substitute(g.index, {x: ZERO})
-            low, high, extent = (e.constant if e is not None else None for e in (_least(rest), upper(rest), g.extent))
-            if not stride or stride < 0 or low is None or high is None or extent is None:
-                return None
-            first = max(first, -(low // stride) if low < 0 else 0)
-            last = min(last, (extent - 1 - high) // stride + 1)
-    return (first, last) if last > first else None
+def _open_row(goal: Goal, row: _Row) -> tuple[Stmt, ...] | None:
+    """A row of symbolic length: its interior in blocks without guards, its ends in blocks whose guards are decided.
 
-
-def unmasked_points(values: Sequence[Scalar], axis: Axis, lanes: int) -> tuple[int, ...] | None:
-    """Points at which to split a vector loop so that its longest part has whole vectors without masks, ends included.
-
-    None if no masks are needed, or all of the loop is near an edge.
+    The last block of the interior begins where it still fits. One by one, under guards, are computed what short rows
+    have between their ends, and an end that is too long for a block, or whose length varies with that of the row.
     """
-    width = axis.extent.constant
-    reduces = [n for x in values for n in walk(x) if isinstance(n, Reduce)]
-    spans = [range_inside(axis, n, width) for n in reduces] if width is not None else []
-    known = [span for span in spans if span is not None]
-    if width is None or not spans or len(known) < len(spans):
+    x, small, width = row.x, row.outputs // 2, row.x.extent
+    found = interior(x, goal.value)
+    if found is None or found.begin > MOST_EDGES * row.outputs:
         return None
-    first, last = max(a for a, _ in known), min(b for _, b in known)
-    first, last = -(-first // lanes) * lanes, (last // lanes * lanes if last < width else width)
-    masked = first > 0 or last < width
-    return tuple(sorted({0, first, last, width})) if masked and 2 * (last - first) >= max(width, 2 * lanes) else None
+    begin, behind = found.begin, found.behind
+    before, after = 0 < begin <= small, behind is not None and 0 < behind <= small  # whether a block has this end
+    size = small if behind is None else row.outputs  # with strides they have few inputs in common
+    sizes = (size,) if before or after or size == small else (size, small)
+    part = row.vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
+    inner, fits, stop = (Axis(f"{x.name}{name}{part}", width + 1) for name in "nfs")
+    fit, first, end = Index.of(fits), Index.of(small if before else begin), Index.of(inner) + begin
+    last = width - small if after else width if behind == 0 else end
+    needed = max(1, before and small - begin, after and small - (behind or 0))
+    binds, pieces, done = [Bind(inner, found.count), Bind(fits, _at_least(Index.of(inner), needed))], [], ZERO
+    for each in sizes:
+        blocks, turn, at = (Axis(f"{x.name}{name}{each}{part}", width + 1) for name in "bmt")
+        turns = floor_div(greatest(last - first, ZERO) + (each - 1), Index.of(each))
+        binds.append(Bind(blocks, (_at_least(Index.of(inner), each) - done) * turns))
+        begun = Index.of(turn) * each + first
+        bound = Bind(at, begun, end - each)
+        pieces.append(_blocks_at(goal, inside, row, turn, Index.of(blocks), Index.of(at), begun, each, bound))
+        done = _at_least(Index.of(inner), each)
+    stored = sum((Index.of(b.axis) * each for b, each in zip(binds[2:], sizes, strict=True)), first)
+    binds.append(Bind(stop, stored, greatest(end, first)))
+    if before:
+        pieces.append(_blocks_at(goal, near_begin, row, Axis(f"{x.name}l", ONE), fit, ZERO, ZERO, small))
+    if after:
+        seen = greatest(Index.of(stop), last)
+        pieces.append(_blocks_at(goal, near_end, row, Axis(f"{x.name}r", ONE), fit, width - small, seen, small))
+    alone = [(Index.of(stop) * (fit if before else ONE), width - (fit * small if after else ZERO))]
+    if begin and not before:
+        alone.insert(0, (ZERO, least(Index.of(begin), width)))
+    made = [p for p in pieces if p is not None]
+    return (*binds, *made, *_one_by_one(goal, row, alone)) if len(made) == len(pieces) else None
 
 
-def _least(e: Index) -> Index | None:
-    """The minimum of an index, which may be negative."""
-    shift = next((c for m, c in e.terms if not m), 0)
-    low = lower(e - shift)
-    return None if low is None else low + shift
+def _one_by_one(goal: Goal, row: _Row, spans: list[tuple[Index, Index]]) -> Iterator[Stmt]:
+    """The outputs of subranges of a row, one by one."""
+    for number, (begin, end) in enumerate(spans):
+        at = Axis(f"{row.x.name}a{number}", row.x.extent)
+        body = written([goal.substituted({row.x: Index.of(at)})], [row.vector], at.name)
+        yield Loop(at, begin, end, "serial", body)
 
 
-def _open_row(
-    goal: Goal, x: Axis, reduce: Reduce, most: int, vector: Level, unrolled: tuple[Axis, ...]
-) -> tuple[Stmt, ...] | None:
-    """A row of symbolic length: outputs at its edges one by one under guards, blocks of outputs in the interior."""
-    span, outputs = _open_inside(x, goal.value), min(MOST_OUTPUTS, most)
-    if span is None or span[0] > MOST_EDGES * outputs:
+def _blocks_at(
+    goal: Goal, decided: Callable[[Scalar, Axis], Scalar], row: _Row, turn: Axis, turns: Index, at: Index, fresh: Index,
+    outputs: int, *binds: Stmt,
+) -> Stmt | None:  # fmt: skip
+    """A block of outputs in each turn, from `at` on, stored from `fresh` on; None if their guards differ."""
+    body = _block(replace(goal, value=decided(goal.value, row.x)), row, at, outputs, turn.name)
+    if body is None:
         return None
-    part = vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
-    width, n = x.extent, Axis(f"{x.name}n{part}", x.extent + 1)
-    first, inside = Index.of(span[0]), Index.of(n)
-    bare = Goal(goal.buffer, goal.offset, _inside_of(goal.value, x))
-    made: list[Stmt | None] = [Bind(n, span[1])]
-    made.append(_one_by_one(goal, Axis(f"{x.name}a", width), ZERO, least(first, width), vector, x))
-    for size in (outputs, FEW):
-        block, count = Axis(f"{x.name}b", floor_div(width, Index.of(size)) + 1), floor_div(inside, Index.of(size))
-        made.append(
-            _block(bare, x, Index.of(block) * size + first, block, count, size, vector, unrolled, f"b{size}", 2 * most)
-        )
-        first, inside = first + count * size, inside - count * size
-    made.append(_one_by_one(goal, Axis(f"{x.name}z", width), least(first, width), width, vector, x))
-    done = tuple(s for s in made if s is not None)
-    return done if len(done) == len(made) else None
+    if at != fresh:
+        body = tuple(_from(body, at - fresh, itertools.count()))
+    return Loop(turn, ZERO, turns, "serial", (*binds, *body))
 
 
-def _one_by_one(goal: Goal, at: Axis, begin: Index, end: Index, vector: Level, x: Axis) -> Stmt:
-    """The outputs of a subrange of a row, one by one."""
-    return Loop(at, begin, end, "serial", written([goal.substituted({x: Index.of(at)})], [vector], at.name))
+def _from(body: Sequence[Stmt], at: Index, outputs: Iterator[int]) -> Iterator[Stmt]:
+    """Statements that store the outputs of a block one by one, of which only those that are not before 0 are stored."""
+    for s in body:
+        if isinstance(s, Store):
+            yield When((Guard(at + next(outputs), FAR),), (s,))
+        else:
+            yield replace(s, body=tuple(_from(s.body, at, outputs))) if isinstance(s, Loop) else s
 
 
-def _open_inside(x: Axis, value: Scalar) -> tuple[int, Index] | None:
-    """Begin and length of the range of x in which every guard that depends on it holds for all taps."""
-    found: list[tuple[int, int, Index]] = []
-    for g in _guards_along(value, x):
-        rest = substitute(g.index, {x: ZERO})
-        bounds = (coefficient(g.index, x), _least(rest), upper(rest))
-        stride, low, high = (e.constant if e is not None else None for e in bounds)
-        if not stride or stride < 0 or low is None or high is None:
-            return None
-        found.append((stride, low, g.extent - high))
-    first = max((-(low // stride) for stride, low, _ in found if low < 0), default=0)
-    count = greatest(ZERO, x.extent - first)
-    for stride, _, end in found:
-        count = least(count, floor_div(greatest(ZERO, end + (stride - 1) - stride * first), Index.of(stride)))
-    return first, count
-
-
-def _inside_of(x: Scalar, axis: Axis) -> Scalar:
-    """A value without the guards that depend on an axis, and comparisons that say the same."""
-    held = _guards_along(x, axis)
-    said = {"greater_equal": {g.index for g in held}, "less": {g.index - g.extent for g in held}}
-
-    def known(n: Scalar) -> Scalar | None:
-        if isinstance(n, Apply) and n.fn in said:
-            left, right = n.args
-            if isinstance(left, FromIndex) and left.index in said[n.fn] and right == const(0, left.dtype):
-                return const(value=True, dtype=BOOL)
-            return None
-        if not isinstance(n, Load) or not any(axis in axes_of(g.index) for g in n.guards):
-            return None
-        guards = tuple(g for g in n.guards if axis not in axes_of(g.index))
-        return Load(n.source, n.index, n.dtype, guards, n.otherwise if guards else None)
-
-    return rebuild(x, known, lambda i: i)
+def _at_least(e: Index, number: int) -> Index:
+    """1 if e is at least a number, else 0."""
+    return least(greatest(e - (number - 1), ZERO), ONE)
 
 
 def _block(
-    goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
-    prefix: str, registers: int, ahead: int = 0,
-) -> Stmt | None:  # fmt: skip
-    """The loop over blocks of outputs, from `at` on, with unrolled taps; None if guards differ among the blocks."""
-    goals = [goal.substituted({x: at + u}) for u in range(outputs)]
+    goal: Goal, row: _Row, at: Index, outputs: int, prefix: str, block: Axis | None = None
+) -> tuple[Stmt, ...] | None:
+    """A block of outputs from `at` on, with unrolled taps; None if guards differ among the outputs.
+
+    Lines that the next iteration over `block` is the first to read are prefetched.
+    """
+    vector = row.vector
+    goals = [goal.substituted({row.x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
-    terms = _by_vectors(list(_terms(reduces, vector.axis, unrolled)), vector.axis, registers)
+    terms = _by_vectors(list(_terms(reduces, vector.axis, row.unrolled)), vector.axis, row.registers)
     guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
-    looped = tuple(r for r in reduces[0].ranges if r not in unrolled)
-    if ahead:
-        writer.at[-1] += _next_lines([term for _, term, _ in terms], block, outputs, vector.axis, looped, ahead)
+    looped = tuple(r for r in reduces[0].ranges if r not in row.unrolled)
+    if row.ahead and block is not None:
+        read = [term for _, term, _ in terms]
+        writer.at[-1] += _next_lines(read, block, outputs, vector.axis, looped, row.ahead)
     writer.reduce_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
-    return Loop(block, ZERO, end, "serial", finished(writer, goals))
+    return finished(writer, goals)
 
 
 def _next_lines(
