@@ -116,6 +116,7 @@ def convolutions() -> list[Case]:
         conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
         conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
         *opened(),
+        *lengths(),
         conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),
         *(
             conv(f"deep_{way}_{end}_{form}", (2, 19, 9, 11), (19, 1, 3, 3), group=19, last=end, form=form, **how)
@@ -162,6 +163,36 @@ def opened() -> list[Case]:
             for taps, step, form in ((3, 2, 0), (3, 2, 1), (5, 1, 0), (5, 1, 2))
         ),
     ]  # fmt: skip
+
+
+def lengths() -> list[Case]:
+    """Windows over rows of every short length, of which blocks have the ends, the interior, all of it or nothing."""
+    upright = tuple({"N": 2, "H": n, "W": 7} for n in (*range(1, 15), 16, 17, 20, 25))
+    sizes = (*upright, *({**each, "H": 3, "W": each["H"]} for each in upright[::2]))
+    large = tuple({**each, "H": each["H"] + 6, "W": each["W"] + 6} for each in sizes)
+    image: tuple[int | str, ...] = ("N", 5, "H", "W")
+    ends = {
+        "3": ((3, 3), {"pads": (1,) * 4}), "5": ((5, 5), {"pads": (2,) * 4}), "7": ((7, 7), {"pads": (3,) * 4}),
+        "dilated": ((3, 3), {"dilations": (2, 2), "pads": (2,) * 4}),
+        "far": ((3, 3), {"dilations": (5, 5), "pads": (5,) * 4}),
+        "before": ((5, 5), {"pads": (4, 4, 0, 0)}), "behind": ((5, 5), {"pads": (0, 0, 4, 4)}),
+        "strides": ((5, 5), {"strides": (2, 2), "pads": (2,) * 4}), "wide": ((1, 5), {"pads": (0, 2, 0, 2)}),
+    }  # fmt: skip
+    inside: dict[str, Any] = {"group": 5, "sizes": large}
+    pooled: dict[str, Any] = {"kernel_shape": (3, 3), "pads": (1,) * 4}
+    return [
+        *(
+            conv(f"lengths_{name}_{form}", image, (5, 1, *taps), group=5, form=form, sizes=sizes, **how)
+            for name, (taps, how) in ends.items()
+            for form in range(2)
+        ),
+        *(conv(f"lengths_inside_{form}", image, (5, 1, 5, 5), form=form, **inside) for form in range(2)),
+        conv("lengths_beside", image, (5, 1, 3, 3), group=5, residual=True, pads=(1,) * 4, form=0, sizes=sizes),
+        *(
+            Case(f"lengths_{op}_{before}", pool(op, *image, before=before, **pooled), sizes, feeds=strange)
+            for op, before in (("MaxPool", ""), ("MaxPool", "Relu"), ("AveragePool", ""))
+        ),
+    ]
 
 
 def turned(

@@ -67,7 +67,7 @@ def test_what_is_assumed_of_an_image_makes_what_is_assumed_of_the_result(
 def test_lines_of_open_windows_are_computed_together(op: str, before: str, size: int, pads: int) -> None:
     """Without guards on lines, also where lines have none in common and padding is compared with what is before."""
     graph = pool(op, "N", 64, "H", "W", before=before, kernel_shape=(size, size), strides=(2, 2), pads=(pads,) * 4)
-    blocks = [s for s in made(Case("p", graph)) if isinstance(s, ReduceLoop) and len(s.targets) == 8]
+    blocks = [s for s in made(Case("p", graph)) if isinstance(s, ReduceLoop) and len(s.targets) > 1]
     assert blocks
     assert not any(isinstance(s, When) for block in blocks for s in statements(block.body))
 
