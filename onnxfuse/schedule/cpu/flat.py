@@ -299,8 +299,8 @@ def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...
     loops = [s for s in body if isinstance(s, Loop)]
     bound: dict[Axis, Index] = {}
     for s in body:
-        if isinstance(s, Bind) and s.most is None:
-            bound[s.axis] = substitute(s.value, bound)
+        if isinstance(s, Bind):
+            bound[s.axis] = substitute(s.value if s.most is None else least(s.value, s.most), bound)
     if any(not isinstance(s, (Loop, Bind)) for s in body):
         return body, ()
     lengths = [substitute(s.end - s.begin, bound) for s in loops]

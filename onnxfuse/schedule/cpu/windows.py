@@ -182,13 +182,14 @@ def _open_row(goal: Goal, row: _Row) -> tuple[Stmt, ...] | None:
         pieces.append(_blocks_at(goal, inside, row, turn, Index.of(blocks), Index.of(at), begun, each, bound))
         done = _at_least(Index.of(inner), each)
     stored = sum((Index.of(b.axis) * each for b, each in zip(binds[2:], sizes, strict=True)), first)
-    binds.append(Bind(stop, stored, greatest(end, first)))
+    binds.append(Bind(stop, stored, least(greatest(end, first), width)))
     if before:
         pieces.append(_blocks_at(goal, near_begin, row, Axis(f"{x.name}l", ONE), fit, ZERO, ZERO, small))
     if after:
         seen = greatest(Index.of(stop), last)
         pieces.append(_blocks_at(goal, near_end, row, Axis(f"{x.name}r", ONE), fit, width - small, seen, small))
-    alone = [(Index.of(stop) * (fit if before else ONE), width - (fit * small if after else ZERO))]
+    until = width - (fit * small if after else ZERO)
+    alone = [(least(Index.of(stop) * (fit if before else ONE), until), until)]
     if begin and not before:
         alone.insert(0, (ZERO, least(Index.of(begin), width)))
     made = [p for p in pieces if p is not None]

@@ -12,6 +12,7 @@ from onnxfuse.ir.lanes import values_of
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Packed, Tile
+from onnxfuse.render import cpp
 from onnxfuse.schedule.cpu.candidates import CostRanking
 from onnxfuse.schedule.cpu.exchange import SIDE
 from onnxfuse.target import CPUS
@@ -108,3 +109,24 @@ def test_open_images_are_transposed_in_registers_with_their_padding(name: str) -
     seldom = [x for s in multiplied if isinstance(s, Loop) and s.kind == "seldom" for x in statements(s.body)]
     scattered = [s for s in multiplied if isinstance(s, Store) and s.scattered]
     assert scattered and all(s in seldom for s in scattered)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_ends_of_open_images_are_blocks_that_leave_the_padding_out(op: str) -> None:
+    """Four lines at either end read six, less one in the padding; eight lines inside read ten."""
+    graph = pool(op, "N", 64, "H", "W", kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    found = made(Case("p", graph))
+    blocks = [s for s in found if isinstance(s, ReduceLoop) and len(s.targets) > 1]
+    assert [len(s.targets) for s in blocks] == [8, 4, 4]
+    assert not any(isinstance(s, When) for block in blocks for s in statements(block.body))
+    read = [{n for s in statements(b.body) for x in values_of(s) for n in loads(x) if n.index} for b in blocks]
+    assert [len(each) for each in read] == [10, 5, 5]
+
+
+def test_loads_of_windows_share_their_masks() -> None:
+    """All lines of a window are cut at the same columns: what lanes these are is computed once for each tap."""
+    kernel = kernel_of(conv("m", ("N", 6, "H", "W"), (6, 1, 5, 5), group=6, pads=(2,) * 4, form=0), TARGET)
+    assert isinstance(kernel, Kernel)
+    text = cpp.render(kernel, "m", "m").text
+    assert text.count("lanes_between(") == 3  # in eight lines of the interior, and in four at either end
+    assert text.count("lanes_held(") == 12 + 6 + 6
