@@ -153,18 +153,20 @@ def _blocks(goal: Goal, row: _Row, span: tuple[int, int], width: int, outputs: i
         begin += size * max(whole, 1)
 
 
-def _open_row(goal: Goal, row: _Row) -> tuple[Stmt, ...] | None:
-    """A row of symbolic length: its interior in blocks without guards, its ends in blocks whose guards are decided.
+def _open_row(goal: Goal, row: _Row, *, ends: bool = True) -> tuple[Stmt, ...] | None:
+    """A row of symbolic length: its interior in blocks without guards, its `ends` in blocks whose guards are decided.
 
     The last block of the interior begins where it still fits. One by one, under guards, are computed what short rows
-    have between their ends, and an end that is too long for a block, or whose length varies with that of the row.
+    have between their ends, and an end that is too long for a block, whose length varies with that of the row, or whose
+    guards depend on a loop.
     """
     x, small, width = row.x, row.outputs // 2, row.x.extent
     found = interior(x, goal.value)
     if found is None or found.begin > MOST_EDGES * row.outputs:
         return None
     begin, behind = found.begin, found.behind
-    before, after = 0 < begin <= small, behind is not None and 0 < behind <= small  # whether a block has this end
+    before = ends and 0 < begin <= small  # whether a block has this end
+    after = ends and behind is not None and 0 < behind <= small
     size = small if behind is None else row.outputs  # with strides they have few inputs in common
     sizes = (size,) if before or after or size == small else (size, small)
     part = row.vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
@@ -193,7 +195,9 @@ def _open_row(goal: Goal, row: _Row) -> tuple[Stmt, ...] | None:
     if begin and not before:
         alone.insert(0, (ZERO, least(Index.of(begin), width)))
     made = [p for p in pieces if p is not None]
-    return (*binds, *made, *_one_by_one(goal, row, alone)) if len(made) == len(pieces) else None
+    if len(made) < len(pieces):
+        return _open_row(goal, row, ends=False) if before or after else None
+    return (*binds, *made, *_one_by_one(goal, row, alone))
 
 
 def _one_by_one(goal: Goal, row: _Row, spans: list[tuple[Index, Index]]) -> Iterator[Stmt]:

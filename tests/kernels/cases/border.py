@@ -176,7 +176,8 @@ def lengths() -> list[Case]:
         "dilated": ((3, 3), {"dilations": (2, 2), "pads": (2,) * 4}),
         "far": ((3, 3), {"dilations": (5, 5), "pads": (5,) * 4}),
         "before": ((5, 5), {"pads": (4, 4, 0, 0)}), "behind": ((5, 5), {"pads": (0, 0, 4, 4)}),
-        "strides": ((5, 5), {"strides": (2, 2), "pads": (2,) * 4}), "wide": ((1, 5), {"pads": (0, 2, 0, 2)}),
+        "strides": ((5, 5), {"strides": (2, 2), "pads": (2,) * 4}),
+        "apart": ((2, 2), {"strides": (2, 2), "pads": (1,) * 4}), "wide": ((1, 5), {"pads": (0, 2, 0, 2)}),
     }  # fmt: skip
     inside: dict[str, Any] = {"group": 5, "sizes": large}
     pooled: dict[str, Any] = {"kernel_shape": (3, 3), "pads": (1,) * 4}
