@@ -122,10 +122,19 @@ struct Even {
   }
 };
 
-// The base address of equidistant rows; null where they are not. All addresses of a vector are compared at once.
-ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
-  const char* const* at = r.table;
-  const i64 stride = rows > 1 ? at[1] - at[0] : 0;
+// Copies of n bytes, followed by zeros, load under a mask, which sanitizers do not see.
+// A model of the unit that is built without AVX-512 has plain copies and comparisons.
+#if defined(__AVX512BW__)
+ONNXFUSE_INLINE void copy_piece(char* to, const char* from, i64 n) {  // to a whole line
+  _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~0ull >> (PIECE - n), from));
+}
+ONNXFUSE_INLINE void copy_half(char* to, const char* from, i64 n) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_loadu_epi8(~0u >> (PIECE / 2 - n), from));
+}
+ONNXFUSE_INLINE void clear_half(char* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_setzero_si256()); }
+
+// Whether rows are equidistant. All addresses of a vector are compared at once.
+ONNXFUSE_INLINE bool equidistant(const char* const* at, i64 rows, i64 stride) {
   const __m512i far = _mm512_set1_epi64(8 * stride);
   __m512i wanted = _mm512_add_epi64(_mm512_set1_epi64(reinterpret_cast<i64>(at[0])),
                                     _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(stride)));
@@ -134,7 +143,30 @@ ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
     const __mmask8 there = (__mmask8)(rows - i < 8 ? (1 << (rows - i)) - 1 : 0xff);
     other |= _mm512_mask_cmpneq_epi64_mask(there, _mm512_maskz_loadu_epi64(there, at + i), wanted);
   }
-  return {other ? nullptr : at[0], stride};
+  return !other;
+}
+#else
+ONNXFUSE_INLINE void copy_piece(char* to, const char* from, i64 n) {
+  memcpy(to, from, size_t(n));
+  memset(to + n, 0, size_t(PIECE - n));
+}
+ONNXFUSE_INLINE void copy_half(char* to, const char* from, i64 n) {
+  memcpy(to, from, size_t(n));
+  memset(to + n, 0, size_t(PIECE / 2 - n));
+}
+ONNXFUSE_INLINE void clear_half(char* to) { memset(to, 0, PIECE / 2); }
+ONNXFUSE_INLINE bool equidistant(const char* const* at, i64 rows, i64 stride) {
+  bool all = true;
+  for (i64 i = 1; i < rows; i++) all &= reinterpret_cast<i64>(at[i]) == reinterpret_cast<i64>(at[0]) + i * stride;
+  return all;
+}
+#endif
+
+// The base address of equidistant rows; null where they are not.
+ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
+  const char* const* at = r.table;
+  const i64 stride = rows > 1 ? at[1] - at[0] : 0;
+  return {equidistant(at, rows, stride) ? at[0] : nullptr, stride};
 }
 ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
   const i64 stride = rows > 2 ? r.table[2] - r.table[1] : Even::end(r) - r.table[0];
@@ -147,8 +179,7 @@ struct Room {
   alignas(64) char bytes[2][MOST_ROWS * PIECE];
 };
 template <class Rows> ONNXFUSE_INLINE Piece gathered(const Rows& r, i64 rows, i64 k, i64 n, char* to) {
-  const __mmask64 there = ~0ull >> (PIECE - n);  // the tail of a row, zero-extended; nothing beyond it is read
-  for (i64 i = 0; i < rows; i++, to += PIECE) _mm512_store_si512(to, _mm512_maskz_loadu_epi8(there, Rows::row(r, i) + k));
+  for (i64 i = 0; i < rows; i++, to += PIECE) copy_piece(to, Rows::row(r, i) + k, n);
   return {to - rows * PIECE, PIECE};
 }
 
@@ -181,12 +212,11 @@ ONNXFUSE_INLINE void sum_joined(i64 rows, i64 tall, i64 segments, i64 length, co
   const i64 each = (length + 3) / 4 * 4, bytes = each * segments, stride = (bytes + PIECE - 1) / PIECE * PIECE;
   const i64 upper = upper_rows(tall), second = rows < upper ? upper : rows - (tall - upper);
   alignas(64) char room[MOST_ROWS * agreed::AMX_JOINED + PIECE / 2];  // what is stored last goes over the end of its row
-  const __mmask32 there = ~0u >> (PIECE / 2 - length);
   char* to = room;
   for (i64 i = 0; i < rows; i++, to += stride) {
-    for (i64 at = bytes; at < stride; at += PIECE / 2) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), _mm256_setzero_si256());
+    for (i64 at = bytes; at < stride; at += PIECE / 2) clear_half(to + at);
     for (i64 s = 0; s < segments; s++)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + s * each), _mm256_maskz_loadu_epi8(there, table[s * tall + i]));
+      copy_half(to + s * each, table[s * tall + i], length);
   }
   if (rows < tall) memset(to, 0, size_t((tall - rows) * stride));
   summed(tall, second, out, start, 0, [&](auto two) {
@@ -256,14 +286,13 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   using namespace amx;
   const char* const* at = reinterpret_cast<const char* const*>(table);
   const i64 groups = (length + 3) / 4 * segments;
-  const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(groups) - PITCH);
-  alignas(64) int32_t first[PANEL], zeros[PANEL];
+  alignas(64) int32_t sums[PANEL], first[PANEL], zeros[PANEL];
   bool any = false;
   const int32_t* start = first;
   if (!codes.right_zeros && !codes.right_zero && !codes.left_zero) {
     start = nullptr;  // registers that are loaded wait until `first` has been stored
-  } else if (!codes.right_zeros && !codes.right_zero) {  // the common case of weights
-    for (int j = 0; j < PANEL; j += LANES) onnxfuse::store(first + j, onnxfuse::load(sums + j) * -codes.left_zero);
+  } else if (memcpy(sums, b + codes_bytes(groups) - PITCH, sizeof sums); !codes.right_zeros && !codes.right_zero) {
+    for (int j = 0; j < PANEL; j += LANES) onnxfuse::store(first + j, onnxfuse::load(sums + j) * -codes.left_zero);  // most weights
   } else {
     for (int j = 0; j < PANEL; j++) {
       zeros[j] = j < columns ? right_zero(codes, j) : 0;

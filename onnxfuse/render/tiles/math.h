@@ -122,7 +122,7 @@ ONNXFUSE_INLINE float quotient_to_round_(float a, float b) { return a / b; }
 // a * b, rounded before anything is added to it: the compiler does not see that what is added to is a product.
 template <class V> ONNXFUSE_INLINE V rounded_mul_(V a, V b) {
   V product = a * b;
-#if defined(__x86_64__)
+#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
   asm("" : "+v"(product));
 #elif defined(__aarch64__)
   asm("" : "+w"(product));
