@@ -46,6 +46,7 @@ class Plan:
     """Disjoint groups in topological order, the non-plain layouts of values, and refusals.
 
     `storage_types` are the types of values that are not stored in the graph's element type; consumers convert them.
+    Values of the types in `widened` are float32 between operators of a group.
     """
 
     graph: Graph
@@ -54,6 +55,7 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     storage_types: Mapping[str, DType] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()  # where prices decided
+    widened: tuple[DType, ...] = ()
 
     def layout(self, value: str) -> Layout:
         """The layout of a value in memory."""

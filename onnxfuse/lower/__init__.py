@@ -24,6 +24,7 @@ from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
+from onnxfuse.lower.widened import roundings, widened
 from onnxfuse.lower.widths import unheld
 from onnxfuse.ops.spec import Definition, OperatorTable, defined, in_order
 from onnxfuse.plan.dependences import data
@@ -43,6 +44,8 @@ def lower(group: Group, plan: Plan, rows: OperatorTable) -> Lowered | Decision:
         if isinstance(found, Decision):
             return found
         made.extend(found)
+    for narrow in plan.widened:
+        made = widened(made, group.outputs, roundings(graph, group.nodes, narrow), narrow)
     live = _live(_apart(made), group.outputs)
     demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
     composed = tuple(_live(_compose(live, group.outputs), group.outputs))  # inlining removes uses
@@ -209,12 +212,12 @@ def _divides(axes: tuple[Axis, ...], value: Scalar) -> bool:
 
 
 def _is_looked_up_half(value: Scalar) -> bool:
-    """Whether elements of a value are 16-bit floats that are found through loaded indices.
+    """Whether a value is made of 16-bit floats that are found through loaded indices.
 
     Windows over them as they lie would be the columns of a product whose rows, the filters, are widened in every run.
     """
-    found = (a for n in loads(value) for i in n.index for a in atoms(i))
-    return value.dtype in (F16, BF16) and any(isinstance(a, Loaded) for a in found)
+    found = (a for n in loads(value) if n.dtype in (F16, BF16) for i in n.index for a in atoms(i))
+    return value.dtype.floating and any(isinstance(a, Loaded) for a in found)
 
 
 def _is_window(user: Definition, name: str) -> bool:

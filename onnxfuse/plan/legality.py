@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from onnxfuse.config import Options
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.dtype import F16, DType
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.generated_products import own_products
@@ -78,6 +78,7 @@ class Legality(Generic[T_co]):
     `made_again`: movement with several readers is recomputed for each of them, and stored beside its input for the
     runtime's nodes, since a kernel for it would cost more. `before_windows` is the most that an elementwise node before
     a window may cost for each element (`cost`) to be in its group; it is computed again where windows overlap.
+    `widened` are types of which values between operators of a group are float32.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
@@ -92,6 +93,7 @@ class Legality(Generic[T_co]):
     wins: Callable[[Kind], bool] = nothing_wins
     made_again: bool = False
     before_windows: float = 0.0
+    widened: tuple[DType, ...] = ()
 
 
 def _chained(graph: Graph, members: Members, op: str, kind: Kind, target: Cpu, single: bool) -> tuple[str, str] | None:
@@ -108,6 +110,7 @@ CPU: Legality[Cpu] = Legality(
     chained=_chained,
     windowed=window_refusal,
     stores=stores,
+    widened=(F16,),
 )
 
 CUDA: Legality[Gpu] = Legality(

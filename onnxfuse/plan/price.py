@@ -209,7 +209,7 @@ class Prices:
                     if memo.scheduled + counts > memo.budget - memo.kept:
                         return None
                     memo.scheduled += counts
-                kernel = self.costing.kernel(group, Plan(self.scope.graph, (group,), layouts))
+                kernel = self.costing.kernel(group, self.scope.plan((group,), layouts))
             memo.known[key] = kernel if isinstance(kernel, Decision) else self._priced(kernel, key)
             if memo.samples is not None:
                 memo.samples.kernels[key] = kernel

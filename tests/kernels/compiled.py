@@ -29,6 +29,7 @@ from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan.legality import CPU
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.render.tile_units import tiles_sources
@@ -107,7 +108,7 @@ def group_of_all(graph: Graph) -> Group:
 def lowered_of(case: Case) -> Lowered | Decision:
     """The lowered group of a case, which all machine classes share."""
     group = group_of_all(case.graph)
-    return lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    return lower(group, Plan(case.graph, (group,), case.layouts, widened=CPU.widened), ROWS)
 
 
 def kernel_of(case: Case, target: Target) -> Kernel | Decision:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Candidate, Group, Plan, group_of
+from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import OperatorTable
 from onnxfuse.plan.dependences import alive
 from onnxfuse.plan.kinds import Kind
@@ -92,11 +93,16 @@ class Scope:
         nodes = tuple(self.nodes[m] for m in members)
         return group_of(nodes[0].name, nodes, self._wanted)
 
+    def plan(self, groups: tuple[Group, ...], layouts: Mapping[str, Layout]) -> Plan:
+        """A plan of these groups, for this backend."""
+        return Plan(self.graph, groups, layouts, widened=self.legality.widened)
+
     def finished(self, cover: Cover) -> tuple[Plan, list[Decision]]:
         """The plan of a cover, with refusals of the nodes that are in no group."""
         groups, dropped = self._worthwhile(cover)
         kept = layouts_of(self.graph, groups, self.by_name)
-        made = Plan(self.graph, tuple(groups), kept, cover.decisions, candidates=cover.candidates)
+        found = self.plan(tuple(groups), kept)
+        made = replace(found, decisions=cover.decisions, candidates=cover.candidates)
         return made, [*cover.left, *dropped]
 
     def _worthwhile(self, cover: Cover) -> tuple[list[Group], list[Decision]]:
