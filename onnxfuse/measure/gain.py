@@ -132,6 +132,8 @@ def measure_gain(
 ) -> GainResult:
     """Run both models in turns, at each of these sizes, for `seconds` in all, including the start of the process.
 
+    What it takes to find inputs is added, up to half of `time_limit`: a network of few valid lengths runs for less.
+
     Both run in `provider`. Where that is a device's, another process times `nodes` first, while each launch is waited
     for, which models in turns must not be; without, no kernel is suspected.
 
@@ -151,6 +153,7 @@ def measure_gain(
         "seed": seed,
         "threads": threads or len(os.sched_getaffinity(0)),
         "until": time.monotonic() + max(0.5, seconds - _START),
+        "last": None if time_limit is None else time.monotonic() + time_limit / 2,
         "provider": asdict(provider),
     }
     ask = partial(persistent_child, _CHILD, stage="gain", time_limit=time_limit, memory_limit=memory_limit)

@@ -71,11 +71,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     with work_folder() as folder:
         profiled = request.get("nodes") is None
         before = _opened(request, "original", folder if profiled else "")
+        begin = time.monotonic()
         feeds = [_typical(before, request, dims) for dims in request["sizes"]]
-        runs = _in_time(before.uncaptured(feeds), request["until"])
+        until = min(request["until"] + (time.monotonic() - begin), request["last"] or math.inf)
+        runs = _in_time(before.uncaptured(feeds), until)
         after = _opened(request, "made", folder if profiled else "")
         nodes = request["nodes"] if not profiled else [_profiled(each, feeds, runs) for each in (after, before)]
-    return {"nodes": nodes} if request["do"] == "nodes" else _raced(request, before, after, feeds, nodes)
+    return {"nodes": nodes} if request["do"] == "nodes" else _raced(request, before, after, feeds, nodes, until)
 
 
 def _raced(
@@ -84,9 +86,10 @@ def _raced(
     after: Opened,
     feeds: Sequence[engine.Feeds],
     nodes: Sequence[list[Nodes]],
+    until: float,
 ) -> dict[str, Any]:
     """The gain, and kernels that seem slow by the times of nodes, in turns until the time is up."""
-    ops, (own, others), until = _kernel_ops(request["made"]), nodes, request["until"]
+    ops, (own, others) = _kernel_ops(request["made"]), nodes
     compared = without_waits(own, others, ops) if before.provider.bound else (own, others)
     suspects, shares = seem_slow(*compared, request["kernels"], ops)
     half = (time.monotonic() + until) / 2 if suspects else until

@@ -49,6 +49,29 @@ def sizes(
     return None
 
 
+def with_single_batch(
+    reached: Reached, recipe: feeds.Recipe, found: Sizes, wanted: Sequence[feeds.Input], known: Mapping[str, int]
+) -> Sizes:
+    """The sizes that were found, with a batch of 1 where the model runs with that too: a climb ends at any batch.
+
+    The batch is the first symbol of a first axis, unless it is `known`. Others of its size are tried with it: those of
+    first axes, then those of second ones of three as well, as of states of recurrent layers.
+    """
+    first = [symbol for each in wanted for symbol in feeds.symbols(each.shape[0] if each.shape else 1)]
+    second = [symbol for each in wanted if len(each.shape) == 3 for symbol in feeds.symbols(each.shape[1])]
+    batch = next((symbol for symbol in first if symbol not in known), "")
+    equals = [
+        frozenset(symbol for symbol in those if symbol not in known and found[symbol] == found[batch])
+        for those in ([batch], first, [*first, *second])
+        if found.get(batch, 1) > 1
+    ]
+    for equal in dict.fromkeys(equals):
+        single = {**found, **dict.fromkeys(equal, 1)}
+        if reached(recipe, single) == math.inf:
+            return single
+    return found
+
+
 def _climb(
     reached: Reached,
     recipe: feeds.Recipe,

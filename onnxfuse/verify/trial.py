@@ -47,7 +47,7 @@ class InputRequest:
     dims: Mapping[str, int]  # sizes of symbols that the user gave
     recipes: Sequence[feeds.Recipe] = feeds.RECIPES
     also: Sequence[str] = ()  # outputs besides the model's own
-    larger: bool = True  # sets of other sizes are wanted too
+    larger: bool = True  # sets of other sizes and for other decisions are wanted too
     useless: Collection[bytes] = ()  # digests of draws that tell nothing of a model that computes the same
     provider: Provider = CPU  # of the session
 
@@ -108,6 +108,8 @@ def input_sets(session: ort.InferenceSession, wish: InputRequest) -> InputSets:
     for number in range(
         max((min(_CHOICES, len(each.values) + 1) for each in wanted if each.role == "choice"), default=1)
     ):
+        if found.values and not wish.larger:  # the first set is enough
+            break
         try:
             found.join(_with_choices(runner, feeds.decided(wanted, number)))
         except DeviceError as problem:
@@ -205,11 +207,13 @@ def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> InputSets:
     if summed is not None:
         return summed
     fitting = fitting_sizes(wish.skeleton, wanted, {**fixed, **wish.dims})
+    reached = partial(runner.far, wanted)
     for known in (fixed | fitting, fixed)[not fitting :]:
-        found_sizes = search.sizes(partial(runner.far, wanted), wish.skeleton, wanted, {**known, **wish.dims})
+        found_sizes = search.sizes(reached, wish.skeleton, wanted, {**known, **wish.dims})
         if found_sizes is None:
             continue
         recipe, sizes = found_sizes
+        sizes = search.with_single_batch(reached, recipe, sizes, wanted, {**fixed, **wish.dims})
         return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)
     if unclear is not None:
         return unclear

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+from onnxfuse import optimize
 from onnxfuse.errors import DeviceError
-from onnxfuse.measure.gain import CROWDED, seconds_needed
+from onnxfuse.measure import gain_child
+from onnxfuse.measure.gain import CROWDED, gained_of, seconds_needed
 from onnxfuse.measure.gain_child import FEWEST, LONG, PROFILED, _in_time
 from onnxfuse.runtime.memory import LoadCost
-from onnxfuse.runtime.provider import Provider
+from onnxfuse.runtime.provider import CPU, Provider
+from tests.caches import own_cache
+from tests.runtime.test_sizes import saved
 
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+TRIPS = 10000  # of a loop at sizes with which the model does not run: each of them takes tens of milliseconds
 RUN = 10 * LONG  # seconds of a long run; delays of a sleep on a busy machine are short beside it
 
 
@@ -54,3 +65,42 @@ def test_on_a_device_the_original_is_counted_as_the_build():
     original, made = LoadCost("original", 9.0, 0, 5.0), LoadCost("with library", 0.3, 0, 0.001, True)
     device = Provider("CUDAExecutionProvider", {}, "cuda", bound=True)
     assert 1.0 < seconds_needed(original, made, provider=device) < 2.0 < seconds_needed(original, made)
+
+
+def test_what_takes_long_to_find_is_measured(tmp_path: Path):
+    """Runs with wrong sizes take so long that a search takes more than the time of the whole measurement."""
+    least = helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, [])
+    kept = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("went",)]
+    carried = [helper.make_tensor_value_info(name, FLOAT, [48, 48]) for name in ("m", "next")]
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["m", "m"], ["next"]), helper.make_node("Identity", ["go"], ["went"])],
+        "body", [*least, carried[0]], [*kept, carried[1]],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], name="n"),
+        helper.make_node("Sub", ["n", "right"], ["away"], name="away"),
+        helper.make_node("Abs", ["away"], ["far"], name="far"),
+        helper.make_node("Min", ["far", "one"], ["wrong"], name="wrong"),
+        helper.make_node("Mul", ["wrong", "trips"], ["many"], name="many"),
+        helper.make_node("Squeeze", ["many"], ["count"], name="count"),
+        helper.make_node("Loop", ["count", "", "eye"], ["rest"], body=body, name="rest"),
+        helper.make_node("ReduceSum", ["rest"], ["total"], keepdims=0, name="total"),
+        helper.make_node("Sub", ["many", "many"], ["nothing"], name="nothing"),
+        helper.make_node("Add", ["shape", "nothing"], ["shaped"], name="shaped"),
+        helper.make_node("Add", ["x", "total"], ["z"], name="z"),
+        helper.make_node("Relu", ["z"], ["p"], name="p"),
+        helper.make_node("Reshape", ["p", "shaped"], ["y"], name="image"),
+    ]
+    held = {"right": [35], "one": [1], "trips": [TRIPS], "eye": np.eye(48, dtype=np.float32), "shape": [5, 7]}
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["y"], **held)
+    out = tmp_path / "o.onnx"
+    optimize(path, out, min_group=1, verify=False, gain=False, cache_dir=own_cache(tmp_path / "cache"))
+    request: dict[str, Any] = {
+        "do": "turns", "original": str(path), "made": str(out), "libraries": [str(tmp_path / "libo.so")], "custom": [],
+        "kernels": {}, "sizes": [{}], "inputs": None, "seed": 0, "threads": 1, "nodes": None, "last": None,
+        "until": time.monotonic() + 0.7, "provider": asdict(CPU),
+    }  # fmt: skip
+    begin = time.monotonic()
+    found = gained_of(gain_child.main(request))
+    assert time.monotonic() - begin > 1.4, "the search took no longer than the measurement: make it longer"
+    assert [dict(each.shapes) for each in found.sizes] == [{"x": (35,)}]
