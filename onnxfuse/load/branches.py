@@ -49,11 +49,32 @@ def opened(graph: Graph, again: Again) -> Graph:
         if spot is None:
             break
         tried.add(spot)
-        for name, other in (_BRANCHES, _BRANCHES[::-1]):
-            if _fails(_known(again(_with(graph, _at(spot, name))), again), spot[0]):
-                graph = _known(again(_with(graph, _at(spot, other))), again)
-                break
+        graph = _without_failing(graph, spot, again) or graph
     return graph
+
+
+def _without_failing(graph: Graph, spot: tuple[Path, Outputs], again: Again) -> Graph | None:
+    """The graph with one branch of an If inlined whose other branch always fails; None if neither is seen to fail.
+
+    A graph is loaded as seldom as possible, each time as long as the first.
+    """
+    runs: dict[str, Graph] = {}
+    for name, other in (_BRANCHES, _BRANCHES[::-1]):
+        made = _running(again(_with(graph, _at(spot, name))), spot[0], again)
+        if made is None:
+            return runs.get(other) or _known(again(_with(graph, _at(spot, other))), again)
+        runs[name] = made
+    return None
+
+
+def _running(graph: Graph, path: Path, again: Again) -> Graph | None:
+    """The graph with the branches inlined whose condition is a constant; None once the graph at a path fails."""
+    for _ in range(_ROUNDS):
+        choices = None if _fails(graph, path) else _choices(graph)
+        if choices is None:
+            break
+        graph = again(_with(graph, choices))
+    return None if _fails(graph, path) else graph
 
 
 def _known(graph: Graph, again: Again) -> Graph:

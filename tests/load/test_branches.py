@@ -10,6 +10,7 @@ import pytest
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import load
+from onnxfuse.load.branches import Again, opened
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 # By its rank and an extent, as traced squeezes and recurrent layers have them; the inner If stands on the outer one's
@@ -162,3 +163,15 @@ def test_where_one_branch_ends_every_run_the_other_one_is_opened() -> None:
     for s in sessions:  # and neither takes another extent
         with pytest.raises(Exception, match=r"(?i)dimension|rank|shape"):
             s.run(None, {"x": np.zeros((2, 6, 3), np.float32), "c": np.array(True)})
+
+
+def test_a_branch_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first branch runs, so that the second ends every run: the graph with the first is the one that was tried."""
+    loads: list[onnx.ModelProto] = []
+
+    def counting(graph: Graph, again: Again) -> Graph:
+        return opened(graph, lambda proto: (loads.append(proto), again(proto))[1])
+
+    monkeypatch.setattr("onnxfuse.load.model.opened", counting)
+    recurrent("Relu")
+    assert len(loads) == 4  # with either branch, and with what is constant then, which makes one more constant
