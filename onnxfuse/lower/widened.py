@@ -25,7 +25,7 @@ def widened(
     >>> from onnxfuse.ir.scalar import apply
     >>> x, y = (Load(name, (), F16) for name in "xy")
     >>> widened([Definition("y", (), apply("mul", x, x)), Definition("z", (), apply("add", y, x))], "z", "", F16)
-    [y[] = mul(cast<float32>(x[]), cast<float32>(x[])), z[] = cast<float16>(add(y[], cast<float32>(x[])))]
+    [y[] = mul(cast<float32>(x), cast<float32>(x)), z[] = cast<float16>(add(y, cast<float32>(x)))]
     """
     if any(d.recurrent for d in made):
         return list(made)

@@ -105,15 +105,15 @@ def group_of_all(graph: Graph) -> Group:
 
 
 @cache
-def lowered_of(case: Case) -> Lowered | Decision:
-    """The lowered group of a case, which all machine classes share."""
+def lowered_of(case: Case, widened: tuple[DType, ...] = ()) -> Lowered | Decision:
+    """The lowered group of a case, as all machine classes of a backend share it: with types that this has `widened`."""
     group = group_of_all(case.graph)
-    return lower(group, Plan(case.graph, (group,), case.layouts, widened=CPU.widened), ROWS)
+    return lower(group, Plan(case.graph, (group,), case.layouts, widened=widened), ROWS)
 
 
 def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     """The scheduled kernel of a case, or why there is none."""
-    lowered = lowered_of(case)
+    lowered = lowered_of(case, CPU.widened)
     if isinstance(lowered, Decision):
         return lowered
     best, winograd = partial(_best, case.way), case.winograd is not None

@@ -14,6 +14,7 @@ from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
 from onnxfuse.lower.extents import Sized, sized
 from onnxfuse.lower.lowered import Lowered
+from onnxfuse.plan.legality import CPU
 from onnxfuse.schedule.analysis.canonical import canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.cpu.exchange import SIDE
@@ -145,7 +146,7 @@ def test_windows_without_padding_that_are_strided_have_tiles() -> None:
 def test_an_input_that_only_says_extents_is_not_copied() -> None:
     """An image of the network, which says how many lines the tokens of an attention are as an image again."""
     case = conv("said", (1, 64, 28, 28), (64, 1, 3, 3), group=64, pads=pads(1), last="")
-    lowered = lowered_of(case)
+    lowered = lowered_of(case, CPU.widened)
     assert isinstance(lowered, Lowered)
     group = sized(lowered, {})
     assert isinstance(group, Sized)

@@ -10,6 +10,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan.legality import CPU
 from onnxfuse.schedule.cpu.scheduler import schedule
 from tests.kernels.cases import codes, contraction, half
 from tests.kernels.compiled import BUILDS, Case, check, expected, fed, group_of_all, kernel_of, packed
@@ -25,7 +26,7 @@ NAMES = (
 def by(case: Case, *measured: tuple[str, str]) -> Kernel:
     """The kernel of a case with these ways measured."""
     group = group_of_all(case.graph)
-    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    lowered = lower(group, Plan(case.graph, (group,), case.layouts, widened=CPU.widened), ROWS)
     assert isinstance(lowered, Lowered)
     target = BUILDS[TARGET]
     found = schedule(lowered, case.layouts, case.graph.constants, target, case.half, measured=measured)
