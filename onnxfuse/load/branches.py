@@ -60,21 +60,10 @@ def _without_failing(graph: Graph, spot: tuple[Path, Outputs], again: Again) -> 
     """
     runs: dict[str, Graph] = {}
     for name, other in (_BRANCHES, _BRANCHES[::-1]):
-        made = _running(again(_with(graph, _at(spot, name))), spot[0], again)
-        if made is None:
+        made = runs[name] = _known(again(_with(graph, _at(spot, name))), again)
+        if _fails(made, spot[0]):
             return runs.get(other) or _known(again(_with(graph, _at(spot, other))), again)
-        runs[name] = made
     return None
-
-
-def _running(graph: Graph, path: Path, again: Again) -> Graph | None:
-    """The graph with the branches inlined whose condition is a constant; None once the graph at a path fails."""
-    for _ in range(_ROUNDS):
-        choices = None if _fails(graph, path) else _choices(graph)
-        if choices is None:
-            break
-        graph = again(_with(graph, choices))
-    return None if _fails(graph, path) else graph
 
 
 def _known(graph: Graph, again: Again) -> Graph:

@@ -174,7 +174,8 @@ def _open_row(goal: Goal, row: _Row, *, ends: bool = True) -> tuple[Stmt, ...] |
     fit, first, end = Index.of(fits), Index.of(small if before else begin), Index.of(inner) + begin
     last = width - small if after else width if behind == 0 else end
     needed = max(1, before and small - begin, after and small - (behind or 0))
-    binds, pieces, done = [Bind(inner, found.count), Bind(fits, _at_least(Index.of(inner), needed))], [], ZERO
+    binds, pieces = [Bind(inner, found.count), Bind(fits, _at_least(Index.of(inner), needed))], []
+    stored, done = first, ZERO
     for each in sizes:
         blocks, turn, at = (Axis(f"{x.name}{name}{each}{part}", width + 1) for name in "bmt")
         turns = floor_div(greatest(last - first, ZERO) + (each - 1), Index.of(each))
@@ -182,8 +183,7 @@ def _open_row(goal: Goal, row: _Row, *, ends: bool = True) -> tuple[Stmt, ...] |
         begun = Index.of(turn) * each + first
         bound = Bind(at, begun, end - each)
         pieces.append(_blocks_at(goal, inside, row, turn, Index.of(blocks), Index.of(at), begun, each, bound))
-        done = _at_least(Index.of(inner), each)
-    stored = sum((Index.of(b.axis) * each for b, each in zip(binds[2:], sizes, strict=True)), first)
+        stored, done = stored + Index.of(blocks) * each, _at_least(Index.of(inner), each)
     binds.append(Bind(stop, stored, least(greatest(end, first), width)))
     if before:
         pieces.append(_blocks_at(goal, near_begin, row, Axis(f"{x.name}l", ONE), fit, ZERO, ZERO, small))
