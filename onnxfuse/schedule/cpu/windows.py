@@ -20,6 +20,7 @@ from onnxfuse.ir.kernel import Bind, Loop, Prefetch, Stmt, Store, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.edges import (
     FAR,
+    Interior,
     guards_along,
     inside,
     interior,
@@ -154,71 +155,98 @@ def _blocks(goal: Goal, row: _Row, span: tuple[int, int], width: int, outputs: i
 
 
 def _open_row(goal: Goal, row: _Row, *, ends: bool = True) -> tuple[Stmt, ...] | None:
-    """A row of symbolic length: its interior in blocks without guards, its `ends` in blocks whose guards are decided.
-
-    The last block of the interior begins where it still fits. One by one, under guards, are computed what short rows
-    have between their ends, and an end that is too long for a block, whose length varies with that of the row, or whose
-    guards depend on a loop.
-    """
-    x, small, width = row.x, row.outputs // 2, row.x.extent
-    found = interior(x, goal.value)
+    """A row of symbolic length; its `ends` have blocks where possible."""
+    found = interior(row.x, goal.value)
     if found is None or found.begin > MOST_EDGES * row.outputs:
         return None
-    begin, behind = found.begin, found.behind
-    before = ends and 0 < begin <= small  # whether a block has this end
-    after = ends and behind is not None and 0 < behind <= small
-    size = small if behind is None else row.outputs  # with strides they have few inputs in common
-    sizes = (size,) if before or after or size == small else (size, small)
-    part = row.vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
-    inner, fits, stop = (Axis(f"{x.name}{name}{part}", width + 1) for name in "nfs")
-    fit, first, end = Index.of(fits), Index.of(small if before else begin), Index.of(inner) + begin
-    last = width - small if after else width if behind == 0 else end
-    needed = max(1, before and small - begin, after and small - (behind or 0))
-    binds, pieces = [Bind(inner, found.count), Bind(fits, _at_least(Index.of(inner), needed))], []
-    stored, done = first, ZERO
-    for each in sizes:
-        blocks, turn, at = (Axis(f"{x.name}{name}{each}{part}", width + 1) for name in "bmt")
-        turns = floor_div(greatest(last - first, ZERO) + (each - 1), Index.of(each))
-        binds.append(Bind(blocks, (_at_least(Index.of(inner), each) - done) * turns))
-        begun = Index.of(turn) * each + first
-        bound = Bind(at, begun, end - each)
-        pieces.append(_blocks_at(goal, inside, row, turn, Index.of(blocks), Index.of(at), begun, each, bound))
-        stored, done = stored + Index.of(blocks) * each, _at_least(Index.of(inner), each)
-    binds.append(Bind(stop, stored, least(greatest(end, first), width)))
-    if before:
-        pieces.append(_blocks_at(goal, near_begin, row, Axis(f"{x.name}l", ONE), fit, ZERO, ZERO, small))
-    if after:
-        seen = greatest(Index.of(stop), last)
-        pieces.append(_blocks_at(goal, near_end, row, Axis(f"{x.name}r", ONE), fit, width - small, seen, small))
-    until = width - (fit * small if after else ZERO)
-    alone = [(least(Index.of(stop) * (fit if before else ONE), until), until)]
-    if begin and not before:
-        alone.insert(0, (ZERO, least(Index.of(begin), width)))
-    made = [p for p in pieces if p is not None]
-    if len(made) < len(pieces):
-        return _open_row(goal, row, ends=False) if before or after else None
-    return (*binds, *made, *_one_by_one(goal, row, alone))
+    divided = _DividedRow(goal, row, found, ends)
+    made = divided.statements()
+    return made if made is not None or not (divided.before or divided.after) else _open_row(goal, row, ends=False)
 
 
-def _one_by_one(goal: Goal, row: _Row, spans: list[tuple[Index, Index]]) -> Iterator[Stmt]:
-    """The outputs of subranges of a row, one by one."""
-    for number, (begin, end) in enumerate(spans):
-        at = Axis(f"{row.x.name}a{number}", row.x.extent)
-        body = written([goal.substituted({row.x: Index.of(at)})], [row.vector], at.name)
-        yield Loop(at, begin, end, "serial", body)
+class _DividedRow:
+    """A row of symbolic length: its interior in blocks without guards, its `ends` in blocks whose guards are decided.
 
+    The last block of the interior begins where it still fits, and stores what is new. An end has one block of half the
+    outputs, if all of them but those of the end are in the interior. One by one, under guards, are computed what short
+    rows have between their ends, and an end that is too long for a block, whose length varies with that of the row, or
+    whose guards depend on a loop.
+    """
 
-def _blocks_at(
-    goal: Goal, decided: Callable[[Scalar, Axis], Scalar], row: _Row, turn: Axis, turns: Index, at: Index, fresh: Index,
-    outputs: int, *binds: Stmt,
-) -> Stmt | None:  # fmt: skip
-    """A block of outputs in each turn, from `at` on, stored from `fresh` on; None if their guards differ."""
-    body = _block(replace(goal, value=decided(goal.value, row.x)), row, at, outputs, turn.name)
-    if body is None:
-        return None
-    if at != fresh:
-        body = tuple(_from(body, at - fresh, itertools.count()))
-    return Loop(turn, ZERO, turns, "serial", (*binds, *body))
+    def __init__(self, goal: Goal, row: _Row, found: Interior, ends: bool) -> None:
+        begin, behind, self.small = found.begin, found.behind, row.outputs // 2
+        self.goal, self.row, self.found, self.width = goal, row, found, row.x.extent
+        self.before = ends and 0 < begin <= self.small  # whether a block has this end
+        self.after = ends and behind is not None and 0 < behind <= self.small
+        inner, fits = self._axis("n"), self._axis("f")
+        self.inner, self.fits = Index.of(inner), Index.of(fits)  # outputs of the interior; 1 if ends have their blocks
+        needed = max(1, self.before and self.small - begin, self.after and self.small - (behind or 0))
+        self.binds = [Bind(inner, found.count), Bind(fits, _at_least(self.inner, needed))]
+        self.end = self.inner + begin  # of the interior
+        self.first = Index.of(self.small if self.before else begin)  # that it stores, as the next is the end of it
+        self.last = self.width - self.small if self.after else self.width if behind == 0 else self.end
+
+    def _axis(self, name: str) -> Axis:
+        """A variable of this row: rows of several parts of a vector loop stand side by side."""
+        part = self.row.vector.axis.name.partition(".")[2]
+        return Axis(f"{self.row.x.name}{name}{part}", self.width + 1)
+
+    def statements(self) -> tuple[Stmt, ...] | None:
+        """The statements; None if the guards of a block differ among its outputs."""
+        stored, pieces = self._interior()
+        stop = self._axis("s")  # of what the interior and the begin have stored
+        self.binds.append(Bind(stop, stored, least(greatest(self.end, self.first), self.width)))
+        pieces += self._ends(Index.of(stop))
+        made = [p for p in pieces if p is not None]
+        return (*self.binds, *made, *self._rest(Index.of(stop))) if len(made) == len(pieces) else None
+
+    def _interior(self) -> tuple[Index, list[Stmt | None]]:
+        """Where the interior's blocks end, and they: large ones, then, where no end has one, small ones."""
+        size = self.small if self.found.behind is None else self.row.outputs  # with strides few inputs are shared
+        sizes = (size,) if self.before or self.after or size == self.small else (size, self.small)
+        stored, done, pieces = self.first, ZERO, list[Stmt | None]()
+        for each in sizes:
+            blocks, turn, at = self._axis(f"b{each}"), self._axis(f"m{each}"), self._axis(f"t{each}")
+            turns = floor_div(greatest(self.last - self.first, ZERO) + (each - 1), Index.of(each))
+            enough = _at_least(self.inner, each)
+            self.binds.append(Bind(blocks, (enough - done) * turns))
+            begun = Index.of(turn) * each + self.first
+            bound = Bind(at, begun, self.end - each)
+            pieces.append(self._blocks(inside, turn, Index.of(blocks), Index.of(at), begun, each, bound))
+            stored, done = stored + Index.of(blocks) * each, enough
+        return stored, pieces
+
+    def _ends(self, stop: Index) -> Iterator[Stmt | None]:
+        """The blocks at either end; what the interior has stored up to `stop` is not stored again."""
+        begin, end = self.width - self.small, greatest(stop, self.last)
+        if self.before:
+            yield self._blocks(near_begin, replace(self._axis("l"), extent=ONE), self.fits, ZERO, ZERO, self.small)
+        if self.after:
+            yield self._blocks(near_end, replace(self._axis("r"), extent=ONE), self.fits, begin, end, self.small)
+
+    def _blocks(
+        self, decided: Callable[[Scalar, Axis], Scalar], turn: Axis, turns: Index, at: Index, fresh: Index,
+        outputs: int, *binds: Stmt,
+    ) -> Stmt | None:  # fmt: skip
+        """A block of outputs in each turn, from `at` on, stored from `fresh` on; None if their guards differ."""
+        goal = replace(self.goal, value=decided(self.goal.value, self.row.x))
+        body = _block(goal, self.row, at, outputs, turn.name)
+        if body is None:
+            return None
+        if at != fresh:
+            body = tuple(_from(body, at - fresh, itertools.count()))
+        return Loop(turn, ZERO, turns, "serial", (*binds, *body))
+
+    def _rest(self, stop: Index) -> Iterator[Stmt]:
+        """What no block has, one by one."""
+        until = self.width - (self.fits * self.small if self.after else ZERO)
+        spans = [(least(stop * (self.fits if self.before else ONE), until), until)]
+        if self.found.begin and not self.before:
+            spans.insert(0, (ZERO, least(Index.of(self.found.begin), self.width)))
+        for number, (begin, end) in enumerate(spans):
+            at = Axis(f"{self.row.x.name}a{number}", self.width)
+            body = written([self.goal.substituted({self.row.x: Index.of(at)})], [self.row.vector], at.name)
+            yield Loop(at, begin, end, "serial", body)
 
 
 def _from(body: Sequence[Stmt], at: Index, outputs: Iterator[int]) -> Iterator[Stmt]:
