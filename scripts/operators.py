@@ -121,6 +121,8 @@ EXAMPLES: dict[str, Example] = {
     "com.microsoft::EmbedLayerNormalization": Example(
         (IDS, IDS, (1000, 64), (128, 64), (2, 64), (64,), (64,)), dtype=I64, outputs=2
     ),
+    "com.microsoft::Attention": Example(((N, C, 64), (64, 192), (192,)), {"num_heads": 4}),
+    "com.microsoft::MultiHeadAttention": Example(((N, C, 64),) * 3, {"num_heads": 4}),
     **{m + "QuantizeLinear": Example((MATRIX, ())) for m in ("", M)},
     **{m + "DequantizeLinear": Example((MATRIX, ()), dtype=U8, others=F32) for m in ("", M)},
     "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),

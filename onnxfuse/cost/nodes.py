@@ -158,6 +158,18 @@ def _product(call: Call) -> NodeWork:
     )
 
 
+def _attention(call: Call) -> NodeWork:
+    """Products of queries and keys, and of what they weigh and values; with packed weights those before them too."""
+    q, k, out = call.inputs[0], call.inputs[1], call.outputs[0]
+    assert q is not None and k is not None
+    packed = call.op == "Attention"
+    keys = q.shape[1] if packed else k.shape[-2]
+    former = call.input(4 if packed else 6)
+    keys += former.shape[-2] if former is not None else 0
+    projected = q.elements * k.shape[-1] if packed else 0
+    return NodeWork("product batched", 2.0 * (projected + 2 * out.elements * keys))
+
+
 def _einsum(call: Call) -> NodeWork:
     """Of a product of i x k by k x j the steps are the root of what all three tensors multiply to."""
     steps = prod(t.elements for t in (*call.read, *call.outputs)) ** 0.5
@@ -334,6 +346,7 @@ _SPECIAL: dict[str, Callable[[Call], NodeWork]] = dict(
     (
         *_each(_product, "MatMul Gemm FusedMatMul FusedGemm"),
         *_each(_product, "MatMulInteger MatMulIntegerToFloat QLinearMatMul QGemm"),
+        *_each(_attention, "Attention MultiHeadAttention"),
         ("Einsum", _einsum),
         *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
         *_each(_rows("scan"), "ArgMax ArgMin"),

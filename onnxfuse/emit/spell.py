@@ -39,11 +39,12 @@ class Spelling:
         return f"t{self._count - 1}"
 
     def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
-        """A node of one output; equal nodes are shared (common subexpressions)."""
+        """A node of one output, by the key of its operator; equal nodes are shared (common subexpressions)."""
         key = (op, inputs, tuple(sorted((k, repr(v)) for k, v in attrs.items())))
         if key not in self._made:
             self._made[key] = self.name()
-            self.nodes.append(Node(op, inputs, (self._made[key],), attrs))
+            domain, _, name = op.rpartition("::")
+            self.nodes.append(Node(name, inputs, (self._made[key],), attrs, domain=domain))
         return self._made[key]
 
     def constant(self, constant: Constant) -> str:

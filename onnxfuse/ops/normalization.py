@@ -41,13 +41,24 @@ def softmax_like(log: bool) -> Define:
 
 def softmax(s: Stages, have: At, over: Sequence[int], x: Element, *, log: bool = False) -> None:
     """Output 0 as the softmax of x over some axes."""
-    high = s.reduced("%max", have, over, "max", x)
-    power = s.value("%exp", have, lambda at: apply("exp_or_zero", apply("sub", x(at), high(at))))
-    norm = s.reduced("%sum", have, over, "sum", power)
+    high, power, norm = _powers(s, have, over, x)
     if log:
         s.output(have, lambda at: apply("sub", apply("sub", x(at), high(at)), apply("log", norm(at))))
     else:
         s.output(have, lambda at: apply("div", power(at), norm(at)))
+
+
+def shares(s: Stages, have: At, over: Sequence[int], x: Element) -> Element:
+    """The softmax of x over some axes as an intermediate value."""
+    _, power, norm = _powers(s, have, over, x)
+    return s.value("%shares", have, lambda at: apply("div", power(at), norm(at)))
+
+
+def _powers(s: Stages, have: At, over: Sequence[int], x: Element) -> tuple[Element, Element, Element]:
+    """The maximum of x over some axes, exp(x - maximum), and the sum of these."""
+    high = s.reduced("%max", have, over, "max", x)
+    power = s.value("%exp", have, lambda at: apply("exp_or_zero", apply("sub", x(at), high(at))))
+    return high, power, s.reduced("%sum", have, over, "sum", power)
 
 
 def hardmax(view: View) -> tuple[Definition, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.ops import (
+    attention,
     coded,
     contraction,
     contrib,
@@ -36,6 +37,7 @@ FAMILIES = (
     overlap_add,
     layers,
     contrib,
+    attention,
     quantized,
     coded,
     scatter,

@@ -16,7 +16,7 @@ class Speller(Protocol):
         """The opset of the body."""
 
     def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
-        """Add a node; the name of its output."""
+        """Add a node of an operator by its `Node.key`; the name of its output."""
 
     def constant(self, constant: Constant) -> str:
         """The name of a constant."""

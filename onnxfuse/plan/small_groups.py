@@ -14,6 +14,7 @@ from onnxfuse.plan.kinds import RECURRENT, WEIGHTS, WINDOW, Kind
 from onnxfuse.plan.unlocks import ALONE
 
 USUAL_GROUP = 2  # the default of `--min-group`
+ATTENTION = 2  # products of two values: scores, and what they weigh
 LARGE = 1 << 20  # bytes of weights: from here on a kernel takes 0.66 to 1.01 times the runtime's time, at 256 KB 1.05
 
 
@@ -24,17 +25,22 @@ def stays(
 
     `spared` operators, which are not needed since kernels compute shapes themselves, count as operators of the group. A
     product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default, and so is a
-    lookup in them, a product or convolution of signed codes, and a recurrent layer, which is many operators in one.
+    lookup in them, a product or convolution of signed codes, and an operator that is many in one.
     """
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
-    if least <= USUAL_GROUP and any(kinds[n.name].name == RECURRENT for n in group.nodes):
+    if least <= USUAL_GROUP and any(_many_in_one(kinds[n.name]) for n in group.nodes):
         return True
     if least <= USUAL_GROUP and _multiplies_signed(group, graph, kinds):
         return True
     if least > USUAL_GROUP or _weights(group, graph) < LARGE:
         return False
     return _is_product(group, kinds) or any(looks_up_weights(n, graph, kinds) for n in group.nodes)
+
+
+def _many_in_one(kind: Kind) -> bool:
+    """Whether an operator is many in one: a recurrent layer, or attention."""
+    return kind.name == RECURRENT or kind.products >= ATTENTION
 
 
 def looks_up_weights(node: Node, graph: Graph, kinds: Mapping[str, Kind]) -> bool:

@@ -8,12 +8,13 @@ import pytest
 from onnx import TensorProto, TensorShapeProto, helper
 
 from tests.emit import plans
-from tests.ops import cases_contrib, cases_normalization, cases_quantized
+from tests.ops import cases_attention, cases_contrib, cases_normalization, cases_quantized
 from tests.ops.case import Case, feeds, model, ours
 
 OWN_NORMS = [c for c in cases_normalization.CASES if c.op.endswith("LayerNormalization") and "onnx" in c.wrong]
 CODES = [c for c in cases_quantized.CASES if c.op.startswith(cases_contrib.M)]
-CASES = [c for c in (*cases_contrib.CASES, *OWN_NORMS, *CODES) if c.opset < 17 or c.op != "LayerNormalization"]
+OWN = (*cases_contrib.CASES, *cases_attention.CASES, *OWN_NORMS, *CODES)
+CASES = [c for c in OWN if c.opset < 17 or c.op != "LayerNormalization"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)

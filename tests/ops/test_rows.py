@@ -10,6 +10,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.verify.codes import saturates
 from tests.ops import (
+    cases_attention,
     cases_coded,
     cases_contraction,
     cases_contrib,
@@ -34,6 +35,7 @@ CASES: tuple[Case, ...] = (
     *cases_recurrent.CASES,
     *cases_normalization.CASES,
     *cases_contrib.CASES,
+    *cases_attention.CASES,
     *cases_qlinear.CASES,
     *cases_quantized.CASES,
     *cases_contraction.CASES,
@@ -48,6 +50,7 @@ MAY_NEED_SIZES = {
     ("E-SHAPE-UNKNOWN", "ConvTranspose"): 29,
     ("E-SHAPE-UNKNOWN", "Slice"): 22,
     ("E-SHAPE-UNKNOWN", "Conv"): 20,
+    ("E-SHAPE-UNKNOWN", "com.microsoft::MultiHeadAttention"): 11,
     ("E-SHAPE-UNKNOWN", "GroupNormalization"): 10,
     ("E-SHAPE-UNKNOWN", "Reshape"): 9,
     ("E-SHAPE-UNKNOWN", "ScatterND"): 9,

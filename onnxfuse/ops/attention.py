@@ -1,0 +1,259 @@
+"""Rows of attention as ONNX Runtime's transformer optimizer writes it: with its projections, or without them.
+
+As the runtime computes it on CPUs: where a mask is 0, a large negative number is added to scores, not -inf, so that a
+query whose keys are all hidden takes the mean of their values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+
+from onnxfuse.ir.compose import inside
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.index import Axis, Index, floor_div, modulo
+from onnxfuse.ir.scalar import FromIndex, Guard, Scalar, apply, cast, const
+from onnxfuse.ops.contrib import MICROSOFT
+from onnxfuse.ops.normalization import shares, spread
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.speller import Speller
+from onnxfuse.ops.stages import At, Element, Stages, total, wide
+
+_FILTER = -10000.0  # what is added where a mask is 0, by default
+_PACKED = 3  # queries, keys and values
+_OF_HEADS = 4  # axes of a tensor with one for heads
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Queries, keys or values: the element at (batch, head, position, channel), and the extents of the last two."""
+
+    element: Element
+    length: Index
+    width: int
+
+
+def attention(view: View) -> tuple[Definition, ...]:
+    """Attention: queries, keys and values are products of input 0 and columns of input 1.
+
+    Inputs 2 to 5 are the bias of the products, a mask, former keys and values, and what is added to scores. Output 1 is
+    all keys and values.
+    """
+    if view.attr("do_rotary", 0) or view.attr("past_present_share_buffer", 0) or view.has(6):
+        raise view.refuse("E-NO-KERNEL", "positions are rotated in it, or former keys and values share a buffer")
+    s = Stages(view)
+    batch, length, depth = view.ranked(0, 3, 3)
+    rows, columns = view.ranked(1, 2, 2)
+    view.demand(depth, "equals", rows)
+    widths = tuple(view.attr("qkv_hidden_sizes", ())) or (_known(view, columns) // _PACKED,) * _PACKED
+    k = Axis(f"{view.out()}%packed:k", depth)
+
+    def projected(at: At) -> Scalar:
+        x, w = view.load(0, (*at[:2], Index.of(k))), view.load(1, (Index.of(k), at[2]))
+        made = total("sum", (k,), apply("mul", x, w))
+        made = apply("add", made, wide(view, 2)(at[2:])) if view.has(2) else made
+        return cast(made, x.dtype)
+
+    packed = s.value("%packed", (batch, length, Index.of(sum(widths))), projected)
+
+    def part(begin: int, width: int) -> _Part:
+        each = _per_head(view, width)
+        return _Part(lambda at: packed((at[0], at[2], at[1] * each + at[3] + begin)), length, each)
+
+    q, *rest = map(part, accumulate(widths, initial=0), widths)
+    if view.has(4):
+        former = view.ranked(4, 5, 5)[3]
+        rest = [
+            _behind(s, tag, (batch, former), _former(view, kind), new)
+            for kind, (tag, new) in enumerate(zip(("%keys", "%values"), rest, strict=True))
+        ]
+    keys, values = rest
+    _attended(s, q, keys, values, mask=3)
+    both = (Index.of(2), batch, Index.of(_heads(view)), keys.length, Index.of(keys.width))
+    s.output(both, lambda at: apply("select", _before(at[0], 1), keys.element(at[1:]), values.element(at[1:])), k=1)
+    return tuple(s.made)
+
+
+def multi_head_attention(view: View) -> tuple[Definition, ...]:
+    """MultiHeadAttention: queries, keys and values are inputs 0 to 2; the latter two may have their heads already.
+
+    Inputs 3 to 7 are a bias of all three, a mask, what is added to scores, and former keys and values. Outputs 1 and 2
+    are all keys and values.
+    """
+    if not (view.has(1) and view.has(2)) or view.has(8) or view.has(9) or len(view.node.outputs) > _PACKED:
+        raise view.refuse("E-NO-KERNEL", "inputs are packed, former keys and values share a buffer, or scores are read")
+    s, begin, parts = Stages(view), 0, list[_Part]()
+    batch = view.ranked(0, 3, 3)[0]
+    for i, tag in enumerate(("%queries", "%keys", "%values")):
+        view.demand(view.shape(i)[0], "equals", batch)
+        parts.append(_given(s, tag, i, begin))
+        begin += parts[-1].width * _heads(view)
+        if i and view.has(5 + i):
+            former = view.ranked(5 + i, _OF_HEADS, _OF_HEADS)[2]
+            parts[-1] = _behind(s, tag, (batch, former), partial(view.load, 5 + i), parts[-1])
+    q, keys, values = parts
+    view.demand(keys.length, "equals", values.length)
+    _attended(s, q, keys, values, mask=4)
+    for k, each in enumerate((keys, values), 1):
+        s.output((batch, Index.of(_heads(view)), each.length, Index.of(each.width)), each.element, k=k)
+    return tuple(s.made)
+
+
+def _spelled_with_caches(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """MultiHeadAttention of one output: in a body the runtime does not infer the types of all keys and values.
+
+    Former keys and values stand before the new ones, which have the bias and their heads already then.
+    """
+    wanted = len(view.node.outputs)
+    if wanted == 1 and not (view.has(6) or view.has(7)):
+        return (put.add(view.node.key, *inputs, **view.node.attrs),)
+    begin, parts = 0, list[str]()
+    for i in range(_PACKED):
+        x, shape = inputs[i], view.shape(i)
+        width = _known(view, shape[-1])
+        if view.has(3):
+            ends = ((begin,), (begin + width,), (0,))
+            x = put.add("Add", x, put.add("Slice", inputs[3], *(put.vector(tuple(map(Index.of, e))) for e in ends)))
+        begin += width
+        if i and len(shape) < _OF_HEADS:
+            split = (0, 0, _heads(view), width // _heads(view))
+            x = put.add("Reshape", x, put.constant(Constant.of(np.array(split, np.int64), I64)))
+            x = put.add("Transpose", x, perm=(0, 2, 1, 3))
+        if i and view.has(5 + i):
+            x = put.add("Concat", inputs[5 + i], x, axis=2)
+        parts.append(x)
+    given = (*parts, "", *inputs[4:6]) if view.has(6) else inputs
+    made = put.add(view.node.key, *given, **view.node.attrs)
+    return (made, *parts[1:])[:wanted]
+
+
+def _known(view: View, extent: Index) -> int:
+    """A width that has to be known. Raises Refused."""
+    if extent.constant is None:
+        raise view.unsized(f"{extent!r} channels", (extent,))
+    return extent.constant
+
+
+def _heads(view: View) -> int:
+    return int(view.attr("num_heads", 1))
+
+
+def _per_head(view: View, width: int) -> int:
+    """The channels of one head. Raises Refused where heads have not equally many."""
+    view.positive("num_heads", (_heads(view),))
+    if width % _heads(view):
+        raise view.refuse("E-INVALID", f"{width} channels do not make {_heads(view)} heads")
+    return width // _heads(view)
+
+
+def _given(s: Stages, tag: str, i: int, begin: int) -> _Part:
+    """Queries, keys or values as input i, plus the bias (input 3) from `begin` on."""
+    view = s.view
+    shape = view.ranked(i, 3, _OF_HEADS)
+    if len(shape) == _OF_HEADS:
+        return _Part(partial(view.load, i), shape[2], _known(view, shape[3]))
+    each = _per_head(view, _known(view, shape[2]))
+    element: Element = partial(view.load, i)
+    if view.has(3):
+        x, bias = wide(view, i), wide(view, 3)
+        biased = s.value(
+            f"{tag}%biased", shape, lambda at: cast(apply("add", x(at), bias((at[2] + begin,))), view.dtype(i))
+        )
+        element = biased
+    return _Part(lambda at: element((at[0], at[2], at[1] * each + at[3])), shape[1], each)
+
+
+def _former(view: View, kind: int) -> Element:
+    """The keys (0) or values (1) of input 4."""
+    return lambda at: view.load(4, (Index.of(kind), *at))
+
+
+def _behind(s: Stages, tag: str, before: tuple[Index, Index], former: Element, new: _Part) -> _Part:
+    """Keys or values behind former ones; `before` is the batch, and how many those are."""
+    batch, count = before
+    length = count + new.length
+
+    def joined(at: At) -> Scalar:
+        late = new.element((*at[:2], at[2] - count, at[3]))
+        late = inside((Guard(at[2] - count, new.length),), late, const(0, late.dtype))
+        return inside((Guard(at[2], count),), former(at), late)
+
+    shape = (batch, Index.of(_heads(s.view)), length, Index.of(new.width))
+    return _Part(s.value(tag, shape, joined), length, new.width)
+
+
+def _before(at: Index, limit: Index | int) -> Scalar:
+    """Whether an index is less than another."""
+    return apply("less", FromIndex(at - limit, I64), const(0, I64))
+
+
+def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> None:
+    """Output 0: what each query attends to. Input `mask` is a mask, and input 5 is added to scores, if given."""
+    view = s.view
+    batch, heads = view.shape(0)[0], Index.of(_heads(view))
+    have = (batch, heads, q.length, keys.length)
+    if q.width != keys.width:
+        raise view.refuse("E-INVALID", f"queries have {q.width} channels, keys {keys.width}")
+    scale = float(view.attr("scale", 0.0)) or 1 / math.sqrt(q.width)
+    c, j = Axis(f"{view.out()}%scores:c", Index.of(q.width)), Axis(f"{view.out()}%heads:j", keys.length)
+
+    def score(at: At) -> Scalar:
+        one, other = q.element((*at[:3], Index.of(c))), keys.element((*at[:2], at[3], Index.of(c)))
+        return total("sum", (c,), apply("mul", one, other))
+
+    scores = s.value("%scores", have, score)
+
+    def masked(at: At) -> Scalar:
+        made = scores(at)
+        made = apply("mul", made, const(scale, made.dtype))
+        if view.has(5):
+            made = apply("add", made, wide(view, 5)(spread(view, view.ranked(5, 4, 4), have, at)))
+        if view.has(mask):
+            hidden = apply("less_equal", _mask(view, mask, have, at), const(0, view.dtype(mask)))
+            low = const(float(view.attr("mask_filter_value", _FILTER)), made.dtype)
+            made = apply("add", made, apply("select", hidden, low, const(0, made.dtype)))
+        if view.attr("unidirectional", 0):
+            seen = _before(at[3] - at[2], keys.length - q.length + 1)
+            made = apply("select", seen, made, const(float("-inf"), made.dtype))
+        return made
+
+    weights = shares(s, have, (3,), s.value("%masked", have, masked))
+
+    def mean(at: At) -> Scalar:
+        weight, value = weights((*at[:3], Index.of(j))), values.element((*at[:2], Index.of(j), at[3]))
+        return total("sum", (j,), apply("mul", weight, value))
+
+    made = s.value("%heads", (*have[:3], Index.of(values.width)), mean)
+
+    def of_head(at: At) -> Scalar:
+        width = Index.of(values.width)
+        return made((at[0], floor_div(at[2], width), at[1], modulo(at[2], width)))
+
+    s.output((batch, q.length, heads * values.width), of_head)
+
+
+def _mask(view: View, i: int, have: At, at: At) -> Scalar:
+    """Input i at a score, positive where a key is not hidden.
+
+    It is a mask of (batch, key) or of (batch, query, key), or tells how many keys each of a batch has.
+    """
+    batch, _, queries, keys = have
+    shape = view.ranked(i, 1, 3)
+    for extent, other in zip(shape, {2: (batch, keys), 3: (batch, queries, keys)}.get(len(shape), ()), strict=False):
+        view.demand(extent, "equals", other)
+    if len(shape) > 1:
+        return view.load(i, (at[0], *at[5 - len(shape) :]))
+    if shape != (batch,):
+        raise view.refuse("E-NO-KERNEL", "the mask may tell where keys begin, too")
+    return apply("sub", view.load(i, at[:1]), cast(FromIndex(at[3], I64), view.dtype(i)))
+
+
+ROWS: tuple[Row, ...] = (
+    Row(MICROSOFT + "Attention", attention),
+    Row(MICROSOFT + "MultiHeadAttention", multi_head_attention, spell=_spelled_with_caches),
+)
