@@ -7,7 +7,7 @@ query whose keys are all hidden takes the mean of their values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -16,8 +16,8 @@ import numpy as np
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import Axis, Index, floor_div, modulo
-from onnxfuse.ir.scalar import FromIndex, Guard, Scalar, apply, cast, const
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, modulo
+from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, const
 from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.normalization import shares, spread
 from onnxfuse.ops.spec import Definition, Row, View
@@ -65,18 +65,20 @@ def attention(view: View) -> tuple[Definition, ...]:
         each = _per_head(view, width)
         return _Part(lambda at: packed((at[0], at[2], at[1] * each + at[3] + begin)), length, each)
 
-    q, *rest = map(part, accumulate(widths, initial=0), widths)
-    if view.has(4):
-        former = view.ranked(4, 5, 5)[3]
-        rest = [
-            _behind(s, tag, (batch, former), _former(view, kind), new)
-            for kind, (tag, new) in enumerate(zip(("%keys", "%values"), rest, strict=True))
-        ]
-    keys, values = rest
+    q, *parts = map(part, accumulate(widths, initial=0), widths)
+    if view.has(4) or _wanted(view, 1):  # keys and values of one width, one behind the other
+        first, step = parts[0].element, widths[1]
+        new = _Part(lambda at: first((*at[1:4], at[4] + at[0] * step)), length, parts[0].width)
+        both = _behind(s, "%kept", (1, 4), (Index.of(2), batch), new)
+        parts = [replace(both, element=partial(_of_kind, both.element, kind)) for kind in range(2)]
+    keys, values = parts
     _attended(s, q, keys, values, mask=3)
-    both = (Index.of(2), batch, Index.of(_heads(view)), keys.length, Index.of(keys.width))
-    s.output(both, lambda at: apply("select", _before(at[0], 1), keys.element(at[1:]), values.element(at[1:])), k=1)
     return tuple(s.made)
+
+
+def _of_kind(both: Element, kind: int, at: At) -> Scalar:
+    """Keys (0) or values (1) of a tensor that has both."""
+    return both((Index.of(kind), *at))
 
 
 def multi_head_attention(view: View) -> tuple[Definition, ...]:
@@ -93,14 +95,11 @@ def multi_head_attention(view: View) -> tuple[Definition, ...]:
         view.demand(view.shape(i)[0], "equals", batch)
         parts.append(_given(s, tag, i, begin))
         begin += parts[-1].width * _heads(view)
-        if i and view.has(5 + i):
-            former = view.ranked(5 + i, _OF_HEADS, _OF_HEADS)[2]
-            parts[-1] = _behind(s, tag, (batch, former), partial(view.load, 5 + i), parts[-1])
+        if i:
+            parts[-1] = _behind(s, tag, (i, 5 + i), (batch,), parts[-1])
     q, keys, values = parts
     view.demand(keys.length, "equals", values.length)
     _attended(s, q, keys, values, mask=4)
-    for k, each in enumerate((keys, values), 1):
-        s.output((batch, Index.of(_heads(view)), each.length, Index.of(each.width)), each.element, k=k)
     return tuple(s.made)
 
 
@@ -168,23 +167,35 @@ def _given(s: Stages, tag: str, i: int, begin: int) -> _Part:
     return _Part(lambda at: element((at[0], at[2], at[1] * each + at[3])), shape[1], each)
 
 
-def _former(view: View, kind: int) -> Element:
-    """The keys (0) or values (1) of input 4."""
-    return lambda at: view.load(4, (Index.of(kind), *at))
+def _behind(s: Stages, tag: str, at: tuple[int, int], outer: At, new: _Part) -> _Part:
+    """New keys or values behind former ones, as an output and an input (`at`) if the node has these.
 
-
-def _behind(s: Stages, tag: str, before: tuple[Index, Index], former: Element, new: _Part) -> _Part:
-    """Keys or values behind former ones; `before` is the batch, and how many those are."""
-    batch, count = before
-    length = count + new.length
+    `outer` are the extents before that of heads.
+    """
+    view, (output, former) = s.view, at
+    rank = len(outer) + 3
+    count = view.ranked(former, rank, rank)[-2] if view.has(former) else ZERO
 
     def joined(at: At) -> Scalar:
-        late = new.element((*at[:2], at[2] - count, at[3]))
-        late = inside((Guard(at[2] - count, new.length),), late, const(0, late.dtype))
-        return inside((Guard(at[2], count),), former(at), late)
+        place = at[-2] - count
+        late = new.element((*at[:-2], place, at[-1]))
+        if not view.has(former):
+            return late
+        late = inside((Guard(place, new.length),), late, const(0, late.dtype))
+        return inside((Guard(at[-2], count),), view.load(former, at), late)
 
-    shape = (batch, Index.of(_heads(s.view)), length, Index.of(new.width))
-    return _Part(s.value(tag, shape, joined), length, new.width)
+    length = count + new.length
+    shape = (*outer, Index.of(_heads(view)), length, Index.of(new.width))
+    if view.has(former):
+        view.demand(view.shape(former)[-4], "equals", outer[-1])
+    if _wanted(view, output):
+        s.output(shape, joined, k=output)
+        return _Part(lambda at: Load(view.out(output), at, view.dtype(0)), length, new.width)
+    return _Part(s.value(tag, shape, joined), length, new.width) if view.has(former) else new
+
+
+def _wanted(view: View, output: int) -> bool:
+    return output < len(view.node.outputs) and bool(view.node.outputs[output])
 
 
 def _before(at: Index, limit: Index | int) -> Scalar:

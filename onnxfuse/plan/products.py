@@ -28,6 +28,7 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     own = {i for pair in _attentions(graph, kinds) for i in pair} | selected.products
     own |= {i for i, k in kinds.items() if k.name == WEIGHTS and k.images == "" and of_few_rows(graph, k)}
     own |= own_convolutions(graph, kinds, target)
+    own -= {i for i, k in kinds.items() if k.products > 1 and not graph.nodes[i].standard}  # one kernel there already
     found = {}
     for i, kind in kinds.items():
         if kind.name == RECURRENT:
