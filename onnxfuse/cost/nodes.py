@@ -163,10 +163,9 @@ def _attention(call: Call) -> NodeWork:
     q, k, out = call.inputs[0], call.inputs[1], call.outputs[0]
     assert q is not None and k is not None
     packed = call.op == "Attention"
-    keys = q.shape[1] if packed else k.shape[-2]
     former = call.input(4 if packed else 6)
-    keys += former.shape[-2] if former is not None else 0
-    projected = q.elements * k.shape[-1] if packed else 0
+    keys = sum(prod(t.shape[-2:-1]) for t in (q if packed else k, former) if t is not None)
+    projected = q.elements * prod(k.shape[-1:]) if packed else 0
     return NodeWork("product batched", 2.0 * (projected + 2 * out.elements * keys))
 
 

@@ -92,7 +92,7 @@ def multi_head_attention(view: View) -> tuple[Definition, ...]:
     s, begin, parts = Stages(view), 0, list[_Part]()
     batch = view.ranked(0, 3, 3)[0]
     for i, tag in enumerate(("%queries", "%keys", "%values")):
-        view.demand(view.shape(i)[0], "equals", batch)
+        view.demand(view.ranked(i, 3, _OF_HEADS)[0], "equals", batch)
         parts.append(_given(s, tag, i, begin))
         begin += parts[-1].width * _heads(view)
         if i:
@@ -143,19 +143,19 @@ def _heads(view: View) -> int:
 
 
 def _per_head(view: View, width: int) -> int:
-    """The channels of one head. Raises Refused where heads have not equally many."""
+    """The channels of one head, at least one. Raises Refused where heads have not equally many."""
     view.positive("num_heads", (_heads(view),))
-    if width % _heads(view):
+    if width % _heads(view) or not width:
         raise view.refuse("E-INVALID", f"{width} channels do not make {_heads(view)} heads")
     return width // _heads(view)
 
 
 def _given(s: Stages, tag: str, i: int, begin: int) -> _Part:
     """Queries, keys or values as input i, plus the bias (input 3) from `begin` on."""
-    view = s.view
-    shape = view.ranked(i, 3, _OF_HEADS)
+    view, shape = s.view, s.view.shape(i)
     if len(shape) == _OF_HEADS:
-        return _Part(partial(view.load, i), shape[2], _known(view, shape[3]))
+        view.demand(shape[1], "equals", Index.of(_heads(view)))
+        return _Part(partial(view.load, i), shape[2], _per_head(view, _known(view, shape[3]) * _heads(view)))
     each = _per_head(view, _known(view, shape[2]))
     element: Element = partial(view.load, i)
     if view.has(3):

@@ -16,6 +16,7 @@ FACTS = {
     "cost/nodes.py": "kinds of the runtime's own kernels, which are timed",
     "cost/runtime.py": "the same, with their rates",
     "cost/fusions.py": "chains and activations that the runtime fuses itself",
+    "load/fallback_types.py": "results of operators that have no row, or a row that refuses some calls",
     "load/branches.py": "ranks that the runtime's recurrent layers demand",
     "load/saved/blocks.py": "operators that the runtime has for images in blocks of channels",
     "load/saved/channels_last.py": "and for quantized images with the channels last",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def separate() -> list[Case]:
     return [
         call("MultiHeadAttention", q, k, v),
         call("MultiHeadAttention", q, k, v, scale=1.5),
+        replace(call("MultiHeadAttention", q, k, v, note="all learned"), constants=(0, 1, 2)),
         call("MultiHeadAttention", q, k, v, b),
         call("MultiHeadAttention", q, k, v, b, SEEN[:, :KEYS]),
         call("MultiHeadAttention", q, k, v, None, None, added),
