@@ -39,6 +39,15 @@ def bits(nodes: Set) -> Iterator[int]:
         nodes ^= low
 
 
+def _spanned(nodes: Set, own: Mapping[int, Set]) -> Set:
+    """The nodes, with each group that begins before the last of these and ends behind it."""
+    for group in sorted(dict.fromkeys(own.values()), key=lambda g: g & -g):
+        if group & -group > nodes:
+            break
+        nodes |= group
+    return nodes
+
+
 class Legal:
     """The legality of groups of one scope."""
 
@@ -108,6 +117,7 @@ class Legal:
         `own` maps each node that is in a group to that group.
         """
         wanted = self.makers(whole)
+        until = _spanned(wanted, own)
         seen, pending = whole, self.readers(whole)
         while pending:
             i = (pending & -pending).bit_length() - 1
@@ -115,7 +125,7 @@ class Legal:
             if group & wanted:
                 return True
             seen |= group
-            if group & -group < wanted:  # else all of its readers come later
+            if group & -group < until:  # else all of its readers come later, and so do their groups
                 pending |= self.readers(group)
             pending &= ~seen
         return False

@@ -10,7 +10,10 @@ from onnxfuse.ir.graph import Graph, Node
 
 @dataclass(slots=True)
 class Units:
-    """Nodes by position, their neighbors, and the group of each (its own position while it is alone)."""
+    """Nodes by position, their neighbors, and the group of each (its own position while it is alone).
+
+    `spanned` has a 1 for each position that is in the range of a group that goes on behind it.
+    """
 
     graph: Graph
     nodes: tuple[Node, ...]
@@ -20,6 +23,7 @@ class Units:
     group: list[int] = field(default_factory=list)
     members: dict[int, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
+    spanned: bytearray = field(default_factory=bytearray)
 
     @staticmethod
     def of(graph: Graph, reads: Sequence[tuple[str, ...]]) -> Units:
@@ -36,6 +40,7 @@ class Units:
                 u.readers.setdefault(v, []).append(i)
         u.group = list(range(len(graph.nodes)))
         u.members = {i: [i] for i in range(len(graph.nodes))}
+        u.spanned = bytearray(len(graph.nodes))
         return u
 
     def join(self, group: int, node: int) -> None:
@@ -44,7 +49,10 @@ class Units:
         for m in self.members.pop(other):
             self.group[m] = group
             self.members[group].append(m)
-        self.members[group].sort()
+        joined = self.members[group]
+        joined.sort()
+        first, last = joined[0], joined[-1]
+        self.spanned[first:last] = bytes([1]) * (last - first)
 
     def consumers(self, group: int) -> list[int]:
         """Nodes outside a group that read from it, in order."""
@@ -57,7 +65,7 @@ class Units:
     def closes_cycle(self, group: int, node: int) -> bool:
         """Whether a group merged with the group of a node would depend on itself through other nodes."""
         inside = {*self.members[group], *self.members[self.group[node]]}
-        latest = max(inside)
+        latest = self.spanned.index(0, max(inside))
         seen: set[int] = set()
         stack = [a for m in inside for a in self.after[m] if a not in inside]
         while stack:
@@ -66,7 +74,7 @@ class Units:
                 continue
             seen.add(unit)
             members = self.members[unit]
-            if members[0] > latest:
+            if members[0] > latest:  # so are all that read it, and the first nodes of their groups
                 continue
             for m in members:
                 for a in self.after[m]:
