@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import I8, DType
+from onnxfuse.ir.dtype import I8, U8, DType
 from onnxfuse.ir.graph import Attribute
 from onnxfuse.ops.traits import is_view_by_name
 
@@ -96,6 +96,11 @@ def work_of(call: Call) -> NodeWork:
 
 _CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand before the weights
 _SIGNED = 8.0  # of operations on unsigned codes: 5 to 12 times on a Zen 4, products and convolutions
+_BOTH_UNSIGNED = 3.0  # as those: 3.9 to 5 times on a Sapphire Rapids, less where unsigned by signed ones saturate
+_MADE_CODE = 180.0  # operations on codes that rounding a result to one takes as long as
+_PIECE, _PIECE_OF_GROUP = 2000.0, 4000.0  # that copying the channels of a tap takes as long as, or of one of its groups
+_PUT = 150.0  # that an element takes as long as where images are laid out as columns
+_OWN_TAP = 11.0  # as an operation where each channel has its own filter
 _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
 _BLOCK = 16  # channels of images that are computed at a time, however many there are
 _IN_BLOCKS = 8.0  # operations of a pool that an element takes as long as to be put into blocks of channels, or back
@@ -131,14 +136,13 @@ _OPERATORS = {
 _KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
 
 
-def _signed(left: Tensor) -> float:
-    """How many times as long products of signed codes by signed codes take as those of unsigned ones.
+def _signs(left: Tensor, right: Tensor) -> float:
+    """How many times as long products of these codes take as those of unsigned ones by signed ones.
 
-    Instructions for sums of four products are for unsigned by signed ones: the runtime's products of others on x86-64
-    widen both sides. In models with QuantizeLinear it makes activations unsigned first, but not those of its operators
-    on codes.
+    Instructions for sums of four products are for these: the runtime's products of others on x86-64 widen both sides.
+    In models with QuantizeLinear it makes activations unsigned first, but not those of its operators on codes.
     """
-    return _SIGNED if left.dtype == I8 else 1.0
+    return _SIGNED if left.dtype == I8 else _BOTH_UNSIGNED if right.dtype == U8 else 1.0
 
 
 def _product(call: Call) -> NodeWork:
@@ -149,7 +153,7 @@ def _product(call: Call) -> NodeWork:
     out = call.outputs[0]
     operations = 2.0 * out.elements * depth
     if left.dtype.bytes == 1:
-        return NodeWork("product of codes", operations * _signed(left))
+        return NodeWork("product of codes", operations * _signs(left, right))
     if len(right.shape) > 2 and len(out.shape) > 1:
         return NodeWork("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
     rows = out.elements // max(out.shape[-1], 1) if out.shape else 1
@@ -185,12 +189,29 @@ def _convolution(call: Call) -> NodeWork:
         return NodeWork("convolution transposed", 2.0 * image.elements * prod(weights.shape[1:]))
     operations = 2.0 * out.elements * prod(weights.shape[1:])
     if image.dtype.bytes == 1:
-        return NodeWork("convolution of codes", operations * (1.0 if weights.shape[1] == 1 else _signed(image)))
+        return NodeWork("convolution of codes", _on_codes(call.op, image, weights, out))
     if groups == 1 and len(weights.shape) == 4:
         operations *= -(-weights.shape[0] // _BLOCK) * _BLOCK / max(weights.shape[0], 1)
     if groups != 1 and weights.shape[1] == 1 and len(weights.shape) == 4:
         operations += _EACH * max(image.elements, out.elements)
     return NodeWork(f"convolution {_window(weights, groups, window)}", operations)
+
+
+def _on_codes(op: str, image: Tensor, weights: Tensor, out: Tensor) -> float:
+    """Operations of a convolution of codes, with what comes before and behind its products.
+
+    QLinearConv copies what each tap reads, for each group, and rounds results. ConvInteger lays images out as columns,
+    and has its filters on the left of products.
+    """
+    operations = 2.0 * out.elements * prod(weights.shape[1:])
+    window, groups = prod(weights.shape[2:]), image.shape[1] // max(weights.shape[1], 1)
+    taps = out.elements // max(weights.shape[0], 1) * groups * window if window > 1 or groups > 1 else 0
+    if op == "ConvInteger":
+        return operations * _signs(weights, image) + _PUT * taps * weights.shape[1]
+    made = _MADE_CODE * out.elements
+    if weights.shape[1] == 1:
+        return operations * _OWN_TAP + made
+    return operations * _signs(image, weights) + (_PIECE if groups == 1 else _PIECE_OF_GROUP) * taps + made
 
 
 def _window(weights: Tensor, groups: object, window: int) -> str:

@@ -40,23 +40,30 @@ def integer_nodes(graph: Graph, kinds: Kinds, rows: OperatorTable) -> dict[int, 
 def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[int]:
     """Nodes connected to integer convolutions by images, without another product in between.
 
-    Generated kernels there make the runtime transpose before and after them; 0.64 times the speed was measured.
+    Generated kernels there make the runtime transpose before and after them; 0.64 times the speed was measured. What
+    has one place, as the means of channels have, lies alike in all layouts.
     """
     at = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
     readers = graph.consumers()
     place = {n.name: i for i, n in enumerate(graph.nodes)}
-    seen = {i for i in products if kinds[i].spatial}
+    seen = {i for i in products if kinds[i].spatial and _is_image(graph, graph.nodes[i].outputs[0])}
     pending = sorted(seen)
     while pending:
         i = pending.pop()
         if i not in products and kinds[i].name in (WEIGHTS, BATCHED):
             continue
         n = graph.nodes[i]
-        images = [v for v in (*n.inputs, *n.outputs) if (t := graph.types.get(v)) is not None and len(t.shape) > 2]
+        images = [v for v in (*n.inputs, *n.outputs) if _is_image(graph, v)]
         touched = {at[v] for v in images if v in at} | {place[u.name] for v in images for u in readers.get(v, ())}
         pending.extend(sorted(touched & kinds.keys() - seen))
         seen |= touched & kinds.keys()
     return {i for i in seen if kinds[i].name not in (WEIGHTS, BATCHED)}
+
+
+def _is_image(graph: Graph, value: str) -> bool:
+    """Whether a value may have more than one place behind batch and channels."""
+    t = graph.types.get(value)
+    return t is not None and len(t.shape) > 2 and product(t.shape[2:]).constant != 1
 
 
 def _quantized_products(graph: Graph, kinds: Kinds, rows: OperatorTable) -> set[int]:

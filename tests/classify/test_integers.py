@@ -145,3 +145,15 @@ def test_nodes_between_integer_convolutions_stay() -> None:
     made, groups = planned(b.graph(row))
     assert groups == [["Relu", "Tanh"]]
     assert any("between integer convolutions" in d.reason for d in made.decisions)
+
+
+def test_what_one_place_has_lies_in_any_layout() -> None:
+    """A convolution of the means of channels stays by itself where it has too many terms, not what reads the image."""
+    b = Build(17)
+    x = b.node("Sigmoid", decoded(b, b.input("x", 1, 144, 9, 9, dtype=U8)))
+    mean = decoded(b, coded(b, b.node("ReduceMean", x, axes=(2, 3), keepdims=1)))
+    gate = decoded(b, coded(b, b.node("Conv", mean, decoded(b, b.input("w", 6, 144, 1, 1, dtype=U8)))))
+    wide = b.node("Conv", gate, weights(b, 144, 6, 1, 1))
+    made, groups = planned(b.graph(b.node("Mul", x, b.node("Sigmoid", wide))))
+    assert not any("between integer convolutions" in d.reason for d in made.decisions)
+    assert groups[0] == ["DequantizeLinear", "Sigmoid"] and groups[-1] == ["Mul"]

@@ -11,7 +11,7 @@ from onnxfuse.cost import nodes
 from onnxfuse.cost.fusions import calls_of, group_seconds
 from onnxfuse.cost.nodes import Call, Tensor, whole, work_of
 from onnxfuse.cost.runtime import IN_PAIRS, KINDS, WAKING, node_seconds
-from onnxfuse.ir.dtype import F32, I8, I64, U8
+from onnxfuse.ir.dtype import F32, I8, I32, I64, U8, DType
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view_by_name
@@ -40,6 +40,17 @@ def layer(op: str, gates: int, steps: int, batch: int) -> Call:
 
 
 # For each kind a node that gets longer with n.
+OPS_ON_CODES = ("QLinearConv", "ConvInteger")
+
+
+def of_codes(op: str, filters: int, deep: int, window: int, groups: int, side: int, dtype: DType) -> Call:
+    """A convolution of an unsigned image that keeps its size, by filters of a type."""
+    image, weights = Tensor(U8, (1, deep * groups, side, side)), Tensor(dtype, (filters, deep, window, window), True)
+    between = (None, None) if op == "QLinearConv" else ()
+    out = Tensor(U8 if between else I32, (1, filters, side, side))
+    return Call(op, (image, *between, weights), (out,), {"group": groups})
+
+
 NODES = {
     "view": lambda n: same("Reshape", n),
     "cheap": lambda n: same("Add", n),
@@ -87,9 +98,7 @@ NODES = {
     "convolution 1-D": lambda n: convolution(n, 64, 3, rank=1),
     "convolution 1-D shallow": lambda n: convolution(n, 3, 3, rank=1),
     "convolution transposed": lambda n: replace(convolution(n, 64, 3), op="ConvTranspose"),
-    "convolution of codes": lambda n: Call(
-        "ConvInteger", (Tensor(U8, (1, 64, n, n)), Tensor(I8, (64, 64, 3, 3))), (floats(1, 64, n, n),), {}
-    ),
+    "convolution of codes": lambda n: of_codes("QLinearConv", 64, 64, 3, 1, n, I8),
     "pooling": lambda n: Call("MaxPool", (floats(1, 64, n, n),), (floats(1, 64, n, n),), {"kernel_shape": (3, 3)}),
     "resize nearest": lambda n: same("Resize", n),
     "resize linear": lambda n: same("Resize", n, mode=b"linear"),
@@ -127,6 +136,39 @@ def test_signed_codes_take_longer(kind: str):
     assert left is not None
     signed = replace(unsigned, inputs=(replace(left, dtype=I8), *unsigned.inputs[1:]))
     assert node_seconds(signed, CPUS["x86-64-v4"]) > 4 * node_seconds(unsigned, CPUS["x86-64-v4"])
+
+
+# Microseconds of the runtime's convolutions of unsigned codes on one thread of a Sapphire Rapids: filters, channels of
+# each, window, groups, side, type of filters.
+OF_CODES = (
+    ("QLinearConv", (64, 64, 1, 1, 56, I8), 116),
+    ("QLinearConv", (64, 64, 1, 1, 56, U8), 309),
+    ("QLinearConv", (256, 256, 3, 1, 14, I8), 407),
+    ("QLinearConv", (256, 256, 3, 1, 14, U8), 1792),
+    ("QLinearConv", (32, 3, 3, 1, 112, I8), 635),
+    ("QLinearConv", (16, 16, 3, 1, 56, I8), 96),
+    ("QLinearConv", (144, 24, 1, 1, 56, I8), 170),
+    ("QLinearConv", (64, 8, 3, 8, 56, I8), 1437),
+    ("QLinearConv", (208, 8, 3, 26, 28, I8), 1924),
+    ("QLinearConv", (440, 8, 3, 55, 7, U8), 234),
+    ("QLinearConv", (128, 4, 3, 32, 28, I8), 1777),
+    ("QLinearConv", (96, 1, 3, 96, 56, I8), 244),
+    ("QLinearConv", (240, 1, 5, 240, 28, I8), 284),
+    ("ConvInteger", (64, 64, 3, 1, 56, U8), 2088),
+    ("ConvInteger", (64, 8, 3, 8, 56, U8), 569),
+    ("ConvInteger", (96, 1, 3, 96, 56, U8), 1179),
+)
+
+
+@pytest.mark.parametrize(("op", "sizes", "us"), OF_CODES)
+def test_convolutions_of_codes_also_copy_and_round(op: str, sizes: tuple[int, int, int, int, int, DType], us: float):
+    made = node_seconds(of_codes(op, *sizes), replace(CPUS["sapphirerapids"], cores=1))
+    assert 0.5 < made * 1e6 / us < 1.8
+
+
+def test_filters_are_on_the_left_of_integer_convolutions():
+    by = {t: [node_seconds(of_codes(op, 256, 256, 3, 1, 14, t), V4) for op in OPS_ON_CODES] for t in (I8, U8)}
+    assert by[I8][0] < by[U8][0] and by[I8][1] > 2 * by[U8][1]
 
 
 @pytest.mark.parametrize("kind", NODES)
