@@ -9,6 +9,7 @@ wheel does not have to build one first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -37,6 +38,7 @@ _EXPORTS = "exports.map"
 _WORTH_PRECOMPILING = 4  # units to compile from which on precompiling the header pays, if none is cached
 
 _LOOK = 0.05  # polling interval in seconds
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))  # as compilers say it, too
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
 
 
@@ -124,7 +126,7 @@ class _Site:
 def build_library(request: BuildRequest) -> Library:
     """Compile and link a library. `request.out` is replaced atomically.
 
-    Raises CompileError, BudgetError after the time limit, OutputError when `out` cannot be written.
+    Raises CompileError, BudgetError after the time limit, OutputError when a file cannot be written.
     """
     start = time.monotonic()
     units = (*request.sources, *request.glue)
@@ -296,7 +298,7 @@ def _link(site: _Site, names: Sequence[str]) -> Path:
 def _call(site: _Site, arguments: Sequence[str], made: Path, what: str) -> None:
     """Run the compiler in the build's folder; raises CompileError with `what` failed and the first error message.
 
-    It is also an error if the compiler reports success without the file `made`.
+    It is also an error if the compiler reports success without the file `made`. A full disk is no fault of a kernel.
     """
     command = (*site.recipe.toolchain.command, *arguments)
     left = None if site.time_limit is None else max(0.0, site.start + site.time_limit - time.monotonic())
@@ -309,6 +311,9 @@ def _call(site: _Site, arguments: Sequence[str], made: Path, what: str) -> None:
     if done.code == 0 and made.is_file():
         return
     said = done.err + done.out
+    if full := next((text for text in _FULL if text in said), ""):
+        free = "free some, or name another folder with the environment variable TMPDIR"
+        raise OutputError(f"build: {site.folder.parent} cannot be written: {full}", hint=free)
     first = _FIRST_ERROR.search(said)
     reason = first[0].strip() if first else (said.strip().splitlines() or [f"exit code {done.code}"])[0]
     if done.code == 0:

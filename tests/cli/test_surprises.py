@@ -6,8 +6,10 @@ import errno
 import importlib
 import json
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -18,6 +20,8 @@ from onnxfuse_cli.verifying import _group_rows
 
 from onnxfuse.measure.operations import rates
 from onnxfuse.report import remarks
+from onnxfuse.runtime import process
+from onnxfuse.runtime.process import Finished
 from onnxfuse.verify import GroupVerdict
 from tests.cli.conftest import Onnxfuse, chain
 
@@ -278,6 +282,23 @@ def test_a_full_disk_is_said_of_the_file_that_was_asked_for(
     monkeypatch.setattr(importlib.import_module("onnxfuse.emit.write"), "expand", full)
     said = onnxfuse("optimize", "m.onnx", "o.onnx", "--no-verify")
     assert said.code == 7 and f"write: {here / 'o.onnx'} cannot be written: No space left on device" in said.last
+    assert [path.name for path in here.iterdir()] == ["m.onnx"]
+
+
+def test_a_full_disk_below_the_compiler_is_no_fault_of_a_kernel(
+    onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler says of its own files, beside others that still fit."""
+    onnx.save(chain(), "m.onnx")
+
+    def run(command: Sequence[str], **given: Any) -> Finished:
+        if any(word.startswith("registration") for word in command):
+            return process.run(command, **given)
+        return Finished(1, "", "fatal error: error writing to /tmp/cc1.s: No space left on device", 0.1, 0)
+
+    monkeypatch.setattr(importlib.import_module("onnxfuse.build"), "process", SimpleNamespace(run=run))
+    said = onnxfuse("optimize", "m.onnx", "o.onnx", "--no-verify", "--no-cache")
+    assert said.code == 7 and f"build: {tempfile.gettempdir()} cannot be written: No space left" in said.last
     assert [path.name for path in here.iterdir()] == ["m.onnx"]
 
 
