@@ -163,7 +163,10 @@ def _stored(planned: Planned, value: str) -> Shape:
 
 
 def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) -> None:
-    """The value_info of kernel outputs (storage shapes), and of values of the loaded model that still exist."""
+    """The value_info of kernel outputs (storage shapes), and of values of the loaded model that still exist.
+
+    Outputs of the graph that have no shape, which the runtime infers from operators but not from kernels, get theirs.
+    """
     graph, source = planned.plan.graph, planned.source
     ends = {*graph.inputs, *graph.outputs}
     ours = {p.value: p for f in used for p in f.kernel.outputs}
@@ -172,8 +175,11 @@ def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) 
         if info.name in made - ours.keys() - ends:
             proto.value_info.append(info)
             fix_extents(proto.value_info[-1], graph, source)
-    infos = [value_info(v, p.dtype, _stored(planned, v)) for v, p in ours.items() if v not in ends]
-    proto.value_info.extend(infos)
+    infos = {v: value_info(v, p.dtype, _stored(planned, v)) for v, p in ours.items()}
+    proto.value_info.extend(info for v, info in infos.items() if v not in ends)
+    for out in proto.output:
+        if out.name in infos and not out.type.tensor_type.HasField("shape"):
+            out.type.CopyFrom(infos[out.name].type)
     there = made | {*graph.inputs} | {t.name for t in proto.initializer}
     kept = [a for a in proto.quantization_annotation if a.tensor_name in there]
     del proto.quantization_annotation[:]

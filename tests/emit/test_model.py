@@ -120,6 +120,15 @@ g (float[N,24] x, bool c) => (float[N,24] y, float[K] k) {
 }"""
 
 
+def test_an_output_without_a_shape_gets_that_of_its_kernel(tmp_path):
+    """The runtime infers it from operators, not from kernels; hosts ask a session for it."""
+    proto = layers()
+    del proto.graph.node[-1]
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("d", TensorProto.FLOAT, None))
+    written = plans.written(plans.fused(proto, ["a b", "c d"], {}), tmp_path / "m.onnx")
+    assert [d.dim_param or d.dim_value for d in written.graph.output[0].type.tensor_type.shape.dim] == ["N", 24]
+
+
 def test_what_subgraphs_read_stays_plain(tmp_path):
     """An initializer that a branch captures is stored plain beside its packed form; branches are copied as they are."""
     proto = model(BRANCHES, {"w": random(24, 24), "bias": random(24)})

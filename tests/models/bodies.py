@@ -37,6 +37,8 @@ SCANNED = """g (float[n, 32] x, float[s, n, 32] e, float[n, 32, s] f) => (float[
     y, all = Scan <num_scan_inputs = 2, scan_input_axes = [0, -1],
         body = l (float[n, 32] h, float[n, 32] d, float[n, 32] g) => (float[n, 32] o, float[n, 32] q) {
             p = Add (h, d)  r = MatMul (p, w)  o = Tanh (r)  v = Mul (o, g)  q = Relu (v) }> (x, e, f) }"""
+# The runtime has to know the shapes of what the body of a Scan makes.
+UNSHAPED = SCANNED.replace("(float[n, 32] o, float[n, 32] q)", "(float[] o, float[] q)")
 # Random numbers, a sequence and an operator without a row stay as they are.
 ODD = """g (bool c, float[n, 32] x) => (float[n, 32] y) {
     y = If (c) <
@@ -59,7 +61,10 @@ BEHIND = """g (int64 k, float[n, 32] x) => (float[a, b] y, float[c, d, e] all, f
         on = Identity (go)  o = Sin (h)  g = Exp (o) } >
     f = Mul (e, b)  all = Sigmoid (f)
     s2 = SequenceInsert (s, z)  c = ConcatFromSequence <axis = 0> (s2)  d = Add (c, b)  rows = Tanh (d) }"""
-MODELS = {"behind": BEHIND, "branches": BRANCHES, "nested": NESTED, "growing": GROWING, "scanned": SCANNED, "odd": ODD}
+MODELS = {
+    "behind": BEHIND, "branches": BRANCHES, "nested": NESTED, "growing": GROWING, "scanned": SCANNED,
+    "unshaped": UNSHAPED, "odd": ODD,
+}  # fmt: skip
 
 
 def model(name: str) -> onnx.ModelProto:

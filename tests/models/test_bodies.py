@@ -61,7 +61,7 @@ def feeds_of(name: str) -> list[Feeds]:
 
     if name in ("branches", "odd"):
         return [{"c": np.array(c), "x": floats(n, bodies.WIDTH)} for c in (True, False) for n in (1, 5, 17)]
-    if name == "scanned":
+    if name in ("scanned", "unshaped"):
         shapes = ((1, 1), (4, 3), (3, 7))
         width = bodies.WIDTH
         return [{"x": floats(n, width), "e": floats(s, n, width), "f": floats(n, width, s)} for n, s in shapes]
