@@ -94,6 +94,7 @@ def fill(
     weights.store(proto)
     emission.used.extend(used)
     _add_types(proto, used, planned)
+    _add_shapes(proto.output, used, (*(h.planned for h in around), planned))
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
@@ -163,10 +164,7 @@ def _stored(planned: Planned, value: str) -> Shape:
 
 
 def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) -> None:
-    """The value_info of kernel outputs (storage shapes), and of values of the loaded model that still exist.
-
-    Outputs of the graph that have no shape, which the runtime infers from operators but not from kernels, get theirs.
-    """
+    """The value_info of kernel outputs (storage shapes), and of values of the loaded model that still exist."""
     graph, source = planned.plan.graph, planned.source
     ends = {*graph.inputs, *graph.outputs}
     ours = {p.value: p for f in used for p in f.kernel.outputs}
@@ -175,15 +173,40 @@ def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) 
         if info.name in made - ours.keys() - ends:
             proto.value_info.append(info)
             fix_extents(proto.value_info[-1], graph, source)
-    infos = {v: value_info(v, p.dtype, _stored(planned, v)) for v, p in ours.items()}
-    proto.value_info.extend(info for v, info in infos.items() if v not in ends)
-    for out in proto.output:
-        if out.name in infos and not out.type.tensor_type.HasField("shape"):
-            out.type.CopyFrom(infos[out.name].type)
+    infos = [value_info(v, p.dtype, _stored(planned, v)) for v, p in ours.items() if v not in ends]
+    proto.value_info.extend(infos)
     there = made | {*graph.inputs} | {t.name for t in proto.initializer}
     kept = [a for a in proto.quantization_annotation if a.tensor_name in there]
     del proto.quantization_annotation[:]
     proto.quantization_annotation.extend(kept)
+
+
+def _add_shapes(outputs: Iterable[onnx.ValueInfoProto], used: Iterable[Fused], around: Sequence[Planned]) -> None:
+    """Outputs that kernels make, and of which no shape is declared, get that which the runtime infers of operators.
+
+    A Scan does not run without; a Loop without iterations has it in its result.
+    """
+    made = {p.value: p for f in used for p in f.kernel.outputs}
+    unknown = _uninferred(around)
+    for out in outputs:
+        if out.name in made.keys() - unknown and not _has_shape(out):
+            out.type.CopyFrom(value_info(out.name, made[out.name].dtype, _stored(around[-1], out.name)).type)
+
+
+def _uninferred(around: Sequence[Planned]) -> set[str]:
+    """The values, in a graph and those around it, that come from what a Loop carries on without a declared shape."""
+    found, ops = set[str](), dict[str, str]()
+    for planned in around:
+        if ops.get(planned.node) == "Loop":
+            found |= {v.name for v in planned.source.graph.input if not _has_shape(v)}
+        for node in planned.plan.graph.nodes:
+            found |= set(node.outputs) if found.intersection(node.reads) else set()
+        ops = {n.name: n.op for n in planned.plan.graph.nodes}
+    return found
+
+
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.tensor_type.HasField("shape"))
 
 
 def fix_extents(info: onnx.ValueInfoProto, graph: Graph, source: ModelSource) -> None:

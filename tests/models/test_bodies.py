@@ -83,6 +83,18 @@ def test_bodies_compute_what_they_did(name: str, tmp_path: Path) -> None:
     assert worst(tmp_path, result, feeds_of(name)) <= FLOORS["float32"]
 
 
+@pytest.mark.parametrize(("state", "last"), [("[n, 32]", "q"), ("[]", "q"), ("[]", "x")])
+def test_a_loop_without_iterations_has_the_shape_that_it_had(state: str, last: str, tmp_path: Path) -> None:
+    """The runtime has it from what it infers of the body: nothing of what is carried on without a declared shape."""
+    text = """g (int64 k, float[n, 32] x) => (float[a, b] y, float[t, c, d] z) <bool yes = {1}> {
+        y, z = Loop (k, yes, x) <body = l (int64 i, bool go, float%s h) => (bool on, float%s o, float[] v) {
+            on = Identity (go)  p = Tanh (h)  q = Neg (p)  o = Mul (q, p)  r = Exp (%s)  v = Sigmoid (r) }> }"""
+    made = onnx.parser.parse_model(bodies.HEAD + text % (state, state, last))
+    result = built(made, tmp_path)
+    assert calls_in(tmp_path / "fused.onnx")["l"]
+    assert worst(tmp_path, result, feeds_of("nested")) <= FLOORS["float32"]
+
+
 def test_a_weight_that_both_branches_read_is_packed_once(tmp_path: Path) -> None:
     built(bodies.model("branches"), tmp_path)
     made = onnx.load(tmp_path / "fused.onnx")
