@@ -74,11 +74,15 @@ def _root(view: View, value: Scalar) -> Scalar:
 
 
 def _average(view: View, value: Scalar, spots: Sequence[Spot]) -> Scalar:
-    """A sum over the cells of the window that lie inside the (padded, when counted) input."""
-    counted = bool(view.attr("count_include_pad", 0))
+    """A sum over the cells of the window inside the input, or inside the padded input when padding is counted.
+
+    Only windows of `ceil_mode` end behind the padding; one that is larger than image and padding counts as whole.
+    """
+    counted, cut = bool(view.attr("count_include_pad", 0)), bool(view.attr("ceil_mode", 0))
     size: Scalar | None = None
     for i, (s, a) in enumerate(spots):
-        factor = s.cells(Index.of(a), f"{view.out()}:n{i}", counted, value.dtype)
+        whole = const(s.size, value.dtype) if counted and not cut else None
+        factor = whole or s.cells(Index.of(a), f"{view.out()}:n{i}", counted, value.dtype)
         size = factor if size is None else apply("mul", size, factor)
     return value if size is None else apply("div", value, size)
 

@@ -172,6 +172,9 @@ WINDOWS = (
          f"r = Relu (x)  m = MaxPool <{_STRIDED}> (r)  y = Exp (m)"),
     Case("pool-without-pads", _IMAGE, "float[n, 3, a, b] y",
          "r = Relu (x)  m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)  y = Exp (m)"),
+    Case("pool-counted-without-pads", _IMAGE, "float[n, 3, a, b] y",
+         """r = Relu (x)  m = AveragePool <kernel_shape = [2, 2], strides = [2, 2], count_include_pad = 1> (r)
+         y = Exp (m)"""),
     Case("pool-ceil", _IMAGE, "float[n, 3, a, b] y",
          "r = Relu (x)  m = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (r)  y = Exp (m)"),
     Case("pool-average-edges", _IMAGE, "float[n, 3, a, b] y",
@@ -364,6 +367,7 @@ FAILS: dict[str, str] = {}
 LEFT: dict[str, int] = {
     "squeeze-without-axes": 1, "squeeze-then-numbers": 1, "squeeze-behind-a-sum": 1, "reshape-rest-first": 1,
     "flatten-two-symbols": 1, "broadcast-behind-products": 2, "pool-strided": 1, "pool-without-pads": 1,
+    "pool-counted-without-pads": 1,
     "pool-ceil": 1, "pool-average-edges": 1, "pool-same-upper": 1, "pool-same-lower": 1, "pool-same-counted": 1,
     "split-evenly": 2, "past-and-one": 1, "past-under-a-mask": 2, "equal-places-unequal-sizes": 2,
     "gathered-from-behind": 3,

@@ -77,6 +77,7 @@ CLASSES: dict[str, str] = {
         "kernels/choices/test_winograd.py::test_a_nan_and_an_infinity_reach_the_tiles_that_read_them_and_no_others"
     ),
     "a pooling window larger than the image": f"{SIZES}[pool-without-pads]",
+    "a window larger than the image that counts its padding": f"{SIZES}[pool-counted-without-pads]",
     "two libraries with equal kernels in one session": (
         "runtime/test_glue.py::test_two_libraries_of_equal_kernels_in_one_session"
     ),
