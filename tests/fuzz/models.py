@@ -19,7 +19,7 @@ STEPS: tuple[Step, ...] = (
     nodes.step, nodes.cast, nodes.whole, nodes.transpose, nodes.reshape, nodes.flatten, nodes.expand, nodes.unit_axes,
     nodes.cut, nodes.split, nodes.concat, nodes.pad, nodes.gather, nodes.tile, products.reduction, products.reduction,
     products.position, products.normal, products.matmul, products.matmul, products.gemm, products.product,
-    products.conv, products.conv, products.pool,
+    products.conv, products.conv, products.pool, products.window,
 )  # fmt: skip
 RANKS: dict[Step, int] = {nodes.transpose: 2, nodes.reshape: 1, nodes.concat: 1}  # of any value that they begin with
 REAL_RANKS: dict[Step, int] = {nodes.pad: 1, products.reduction: 1}  # of a real value

@@ -151,3 +151,28 @@ def pool(m: Maker) -> None:
     window, pads = [size] * len(places), [low] * 2 * len(places)
     m.node(op, [v.name], ((*v.shape[:2], *out), v.dtype, v.most), kernel_shape=window,
            strides=[stride] * len(places), pads=pads, **more)  # fmt: skip
+
+
+def window(m: Maker) -> None:
+    """A window over an image of open size, which keeps its extents: pads of either side in any proportion."""
+    found = [v for v in m.floats(3) if len(v.shape) <= 4 and isinstance(v.shape[1], int) and "S" in v.shape[2:]]
+    if not found and len(m.inputs) < 4:
+        found = [m.input((m.one((1, 2, "N")), m.one((1, 3, 8)), *m.one((("S",), (5, "S"), ("S", 9), ("S", "S")))))]
+    if not found:
+        return
+    v, op = m.one(found), m.one(("Conv", "Conv", "MaxPool", "AveragePool"))
+    sizes = [m.one((2, 3, 5, 7)) for _ in v.shape[2:]]
+    apart = [m.one((1, 1, 2, 3)) if op == "Conv" else 1 for _ in sizes]
+    around = [d * (k - 1) for d, k in zip(apart, sizes, strict=True)]
+    low = [m.draw(st.integers(0, a)) for a in around]
+    pads = {"kernel_shape": sizes, "pads": low + [a - b for a, b in zip(around, low, strict=True)]}
+    channels = v.shape[1]
+    if op == "Conv" and isinstance(channels, int):
+        taps = prod(sizes)
+        most = v.most * 3 * taps**0.5
+        if most <= m.limit:
+            inputs = [v.name, m.weights(channels, 1, *sizes, scale=taps**-0.5)]
+            m.node(op, inputs, (v.shape, v.dtype, most), group=channels, dilations=apart, **pads)
+    else:
+        more = {"count_include_pad": 1} if op == "AveragePool" and m.chance() else {}
+        m.node(op, [v.name], (v.shape, v.dtype, v.most), **pads, **more)
