@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside, rebuild, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked, piecewise
@@ -68,19 +67,20 @@ def flat_phase(t: AlignedJobs, places: dict[str, Place], kept: set[str], target:
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
     if window is not None:
         return _window_phase(serial_time(t, target.serial), frame, window[1], m, digits, strip)
-    by_row = [g.substituted(digits) for g in goals]
+    goals = [g.substituted(digits) for g in goals]
     work = serial_time(t, target.serial)
     if vector is not None and record is None:
-        lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in by_row)
+        lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
         work = work + product([a.extent for a in axes]) * target.serial.scalar_element * lanes
-    if vector is not None and points is not None and len(points) > 2 and not _under_masks(by_row, vector.axis, target):
+    if vector is not None and points is not None and len(points) > 2 and not _under_masks(goals, vector.axis, target):
         return _phase_in_subranges(
-            work, frame, split_goals(by_row, vector.axis, points), m, interleaved=record is not None
+            work, frame, split_goals(goals, vector.axis, points), m, interleaved=record is not None
         )
-    around = _around_masks(by_row, loops, target) if record is None and points is None else None
+    around = _around_masks(goals, loops, target) if record is None and points is None else None
     if vector is not None and around is not None:
-        return _phase_around_masks(work, frame, split_goals(by_row, vector.axis, around), m, vector.axis, target.lanes)
-    return _phase_in_tasks(work, frame, goals, rows, vector, target.lanes, interleaved=record is not None)
+        return _phase_around_masks(work, frame, split_goals(goals, vector.axis, around), m, vector.axis, target.lanes)
+    over = [*([Level(m)] if rows else []), *([vector] if vector is not None else [])]
+    return _phase_in_tasks(work, frame, goals, over, target.lanes, interleaved=record is not None)
 
 
 def _over_pixels(goals: list[Goal], order: tuple[Axis, ...], lanes: int) -> list[Goal]:
@@ -175,49 +175,23 @@ def _goals(t: AlignedJobs, frame: Frame, kept: set[str]) -> list[Goal]:
 
 
 def _phase_in_tasks(
-    work: Index, frame: Frame, goals: list[Goal], rows: list[Axis], vector: Level | None, lanes: int, *,
-    interleaved: bool,
-) -> Phase:  # fmt: skip
+    work: Index, frame: Frame, goals: list[Goal], loops: list[Level], lanes: int, *, interleaved: bool
+) -> Phase:
     """The phase of rows, of a vector loop, or of both, each divided among tasks.
 
     Lanes of one vector are not: that there is one, and how many lanes it has, is known when the kernel is compiled.
     """
     opened: list[Level] = []
     splits: list[Split] = []
-
-    def divided(letter: str, extent: Index, step: int) -> tuple[Index, Index]:
-        lo, hi = Axis(f"{letter}0", extent), Axis(f"{letter}1", extent + 1)
-        splits.append(Split(lo, hi, extent, step))
-        return Index.of(lo), Index.of(hi)
-
-    if rows:
-        loops, digits = _over_rows(rows, *divided("r", product([a.extent for a in rows]), 1))
-        opened += loops
-        goals = [g.substituted(digits) for g in goals]
-    if vector is not None and rows and (vector.axis.extent.constant or lanes + 1) <= lanes:
-        opened.append(vector)
-    elif vector is not None:
-        opened.append(Level(vector.axis, vector.kind, *divided("c", vector.axis.extent, lanes)))
+    for level in loops:
+        if level.kind == "vector" and len(loops) > 1 and (level.axis.extent.constant or lanes + 1) <= lanes:
+            opened.append(level)
+            continue
+        letter, step = ("c", lanes) if level.kind == "vector" else ("r", 1)
+        lo, hi = Axis(f"{letter}0", level.axis.extent), Axis(f"{letter}1", level.axis.extent + 1)
+        splits.append(Split(lo, hi, level.axis.extent, step))
+        opened.append(Level(level.axis, level.kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=interleaved))
-
-
-def _over_rows(rows: Sequence[Axis], begin: Index, end: Index) -> tuple[list[Level], dict[Axis, Index]]:
-    """Loops from a row to another of all rows, and what the axes are in them.
-
-    The last axis has a loop of its own where its length is open: a division by it takes as long as a short row.
-    """
-    *outer, last = rows
-    if not outer or last.extent.constant is not None:
-        m = Axis("m", product([a.extent for a in rows]))
-        digits = unflatten(Index.of(m), tuple(a.extent for a in rows))
-        return [Level(m, "serial", begin, end)], dict(zip(rows, digits, strict=True))
-    m = Axis("m", product([a.extent for a in outer]))
-    before = Index.of(m) * last.extent
-    loops = [
-        Level(m, "serial", floor_div(begin, last.extent), floor_div(end - 1, last.extent) + 1),
-        Level(last, "serial", greatest(begin - before, ZERO), least(end - before, last.extent)),
-    ]
-    return loops, dict(zip(outer, unflatten(Index.of(m), tuple(a.extent for a in outer)), strict=True))
 
 
 def _phase_in_subranges(
