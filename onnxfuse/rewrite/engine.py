@@ -16,6 +16,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import (
     affine,
+    assignments,
     cleanup,
     clips,
     inverses,
@@ -54,6 +55,7 @@ _LOCAL: tuple[tuple[StructuralRule, ...], ...] = (
     movement.STEPS,
     inverses.STEPS,
     selection.STEPS,
+    assignments.STEPS,
     quantization.STEPS,
     qlinear.STEPS,
     masks.STEPS,

@@ -130,6 +130,12 @@ def _scattered(b: Build, width: int) -> str:
     return b.node("ScatterElements", b.input("z", 7, 5), places, b.input("u", 3, width), axis=0)
 
 
+def _assigned(b: Build, *rows: int) -> str:
+    """Rows that are written at these places."""
+    places = b.constant(np.asarray(rows, np.int64)[:, None])
+    return str(b.node("ScatterND", _x(b, 7, 2000), places, b.input("u", len(rows), 2000)))
+
+
 def _grouped(b: Build, groups: int) -> str:
     """Normalization of 4 channels in `groups` groups; with 8, the halves of a channel are normalized apart."""
     grouped = b.node("Reshape", _x(b, 2, 4, 6, 6), b.ints(0, groups, -1))
@@ -214,6 +220,7 @@ GRAPHS: dict[str, tuple[Make, Make]] = {
         lambda b: b.node("Softmax", looked_up(b, b.input("i", 7, 9, dtype=I64), 6), axis=-1),
     ),
     "scatter-of-slices": (lambda b: _scattered(b, 5), lambda b: _scattered(b, 3)),
+    "slice-assignment": (lambda b: _assigned(b, 2, 3, 4), lambda b: _assigned(b, 2, 4, 5)),
     "quantized-movement": (
         lambda b: chain(b, move=_transposed),
         lambda b: chain(b, move=_transposed, scales=(0.5, 0.25)),
