@@ -16,7 +16,6 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import (
     affine,
-    assignments,
     cleanup,
     clips,
     inverses,
@@ -37,6 +36,7 @@ from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.learned import features
 from onnxfuse.rewrite.measure import Measure
 from onnxfuse.rewrite.mutable_graph import Miss, MutableGraph, NoMatch
+from onnxfuse.rewrite.scatters import assignments
 from onnxfuse.rewrite.steps import StructuralRule
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.

@@ -66,7 +66,7 @@ def separate() -> list[Case]:
         call("MultiHeadAttention", q, k, v, b, SEEN[:, :KEYS], added, outputs=3),
         call("MultiHeadAttention", q, *heads, note="heads apart"),
         call("MultiHeadAttention", q, k, k[:, ::-1], alike, None, longer, *former, outputs=3),
-        call("MultiHeadAttention", q[:, :1], k[:, :1], k[:, 1:2], None, None, None, *former, outputs=3, note="one"),
+        call("MultiHeadAttention", q[:, :1], k[:, :2], k[:, 2:4], None, None, None, *former, outputs=3, note="one"),
         call("MultiHeadAttention", q, k[:, :QUERIES], v[:, :QUERIES], unidirectional=1),
     ]
 

@@ -1,0 +1,1 @@
+"""Scatters as operators that move elements."""
