@@ -16,7 +16,7 @@ import numpy as np
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, least, modulo
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, cast, const
 from onnxfuse.ops.contrib import MICROSOFT
 from onnxfuse.ops.normalization import shares, spread
@@ -31,11 +31,15 @@ _OF_HEADS = 4  # axes of a tensor with one for heads
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Queries, keys or values: the element at (batch, head, position, channel), and the extents of the last two."""
+    """Queries, keys or values: the element at (batch, head, position, channel), and the extents of the last two.
+
+    The first `former` of the positions are former ones.
+    """
 
     element: Element
     length: Index
     width: int
+    former: Index = ZERO
 
 
 def attention(view: View) -> tuple[Definition, ...]:
@@ -51,6 +55,7 @@ def attention(view: View) -> tuple[Definition, ...]:
     rows, columns = view.ranked(1, 2, 2)
     view.demand(depth, "equals", rows)
     widths = tuple(view.attr("qkv_hidden_sizes", ())) or (_known(view, columns) // _PACKED,) * _PACKED
+    view.lengths("qkv_hidden_sizes", widths, _PACKED)
     k = Axis(f"{view.out()}%packed:k", depth)
 
     def projected(at: At) -> Scalar:
@@ -190,8 +195,8 @@ def _behind(s: Stages, tag: str, at: tuple[int, int], outer: At, new: _Part) -> 
         view.demand(view.shape(former)[-4], "equals", outer[-1])
     if _wanted(view, output):
         s.output(shape, joined, k=output)
-        return _Part(lambda at: Load(view.out(output), at, view.dtype(0)), length, new.width)
-    return _Part(s.value(tag, shape, joined), length, new.width) if view.has(former) else new
+        return _Part(lambda at: Load(view.out(output), at, view.dtype(0)), length, new.width, count)
+    return _Part(s.value(tag, shape, joined), length, new.width, count) if view.has(former) else new
 
 
 def _wanted(view: View, output: int) -> bool:
@@ -210,6 +215,8 @@ def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> Non
     have = (batch, heads, q.length, keys.length)
     if q.width != keys.width:
         raise view.refuse("E-INVALID", f"queries have {q.width} channels, keys {keys.width}")
+    if view.attr("unidirectional", 0) and keys.length - keys.former != q.length:
+        raise view.refuse("E-NO-KERNEL", "later keys are hidden of those that do not belong to queries")
     scale = float(view.attr("scale", 0.0)) or 1 / math.sqrt(q.width)
     c, j = Axis(f"{view.out()}%scores:c", Index.of(q.width)), Axis(f"{view.out()}%heads:j", keys.length)
 
@@ -223,13 +230,13 @@ def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> Non
         made = scores(at)
         made = apply("mul", made, const(scale, made.dtype))
         if view.has(5):
-            made = apply("add", made, wide(view, 5)(spread(view, view.ranked(5, 4, 4), have, at)))
+            made = apply("add", made, _bias(view, have)(at))
         if view.has(mask):
             hidden = apply("less_equal", _mask(view, mask, have, at), const(0, view.dtype(mask)))
             low = const(float(view.attr("mask_filter_value", _FILTER)), made.dtype)
             made = apply("add", made, apply("select", hidden, low, const(0, made.dtype)))
         if view.attr("unidirectional", 0):
-            seen = _before(at[3] - at[2], keys.length - q.length + 1)
+            seen = _before(at[3] - at[2], keys.former + 1)
             made = apply("select", seen, made, const(float("-inf"), made.dtype))
         return made
 
@@ -246,6 +253,21 @@ def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> Non
         return made((at[0], floor_div(at[2], width), at[1], modulo(at[2], width)))
 
     s.output((batch, q.length, heads * values.width), of_head)
+
+
+def _bias(view: View, have: At) -> Element:
+    """What is added to scores (input 5): of a batch and of heads, one for all or one for each."""
+    shape = view.ranked(5, _OF_HEADS, _OF_HEADS)
+    open_ = [k < 2 and e.constant is None and e != have[k] for k, e in enumerate(shape)]  # it may be 1
+    for k, extent in enumerate(shape):
+        if not open_[k] and (k >= 2 or extent != ONE):
+            view.demand(extent, "equals", have[k])
+
+    def element(at: At) -> Scalar:
+        spot = spread(view, shape, have, at)
+        return wide(view, 5)(tuple(least(i, e - 1) if o else i for i, e, o in zip(spot, shape, open_, strict=True)))
+
+    return element
 
 
 def _mask(view: View, i: int, have: At, at: At) -> Scalar:

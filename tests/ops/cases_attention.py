@@ -72,3 +72,23 @@ def separate() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (*packed(), *separate())
+
+
+def refused() -> list[tuple[Case, str, str]]:
+    """Calls without a kernel: the code, and a part of the reason."""
+    x, w, b = data(BATCH, QUERIES, 6), data(6, 3 * WIDTH, seed=1), data(3 * WIDTH, seed=2)
+    q, k = data(BATCH, QUERIES, WIDTH), data(BATCH, KEYS, WIDTH, seed=1)
+    begins = np.array([3, 2, 0, 1], np.int32)
+    return [
+        (call("Attention", x, w, b, do_rotary=1), "E-NO-KERNEL", "positions are rotated"),
+        (call("Attention", x, w, b, begins), "E-NO-KERNEL", "the mask may tell where keys begin"),
+        (call("Attention", x, w, b, num_heads=5), "E-INVALID", "8 channels do not make 5 heads"),
+        (call("Attention", x, w, b, qkv_hidden_sizes=[8, 16]), "E-INVALID", "has 2 entries, not 3"),
+        (call("Attention", x, data(6, 0), data(0)), "E-INVALID", "0 channels do not make 2 heads"),
+        (call("MultiHeadAttention", q), "E-NO-KERNEL", "inputs are packed"),
+        (call("MultiHeadAttention", q, k, k, unidirectional=1), "E-NO-KERNEL", "do not belong to queries"),
+        (call("MultiHeadAttention", q, k, k, None, None, data(3, 1, QUERIES, KEYS)), "E-BROADCAST", "3 and 2 differ"),
+    ]
+
+
+REFUSED = tuple(refused())

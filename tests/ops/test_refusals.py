@@ -13,6 +13,7 @@ from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.unsupported import ABSENT, BY_FUNCTION
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
+from tests.ops import cases_attention
 from tests.ops.case import Array, Case, data, ints, ours_symbolic, view
 from tests.ops.cases_recurrent import CONSTANT, inputs
 from tests.ops.test_rows import CASES
@@ -133,7 +134,9 @@ REFUSED_LAYERS: tuple[tuple[Case, str, str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("case", "code", "reason"), (*REFUSED, *REFUSED_LAYERS), ids=lambda c: c.id if isinstance(c, Case) else ""
+    ("case", "code", "reason"),
+    (*REFUSED, *REFUSED_LAYERS, *cases_attention.REFUSED),
+    ids=lambda c: c.id if isinstance(c, Case) else "",
 )
 def test_calls_that_rows_do_not_support_are_refused(case: Case, code: str, reason: str) -> None:
     found = define(ROWS, view(case))

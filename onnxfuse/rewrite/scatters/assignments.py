@@ -59,6 +59,8 @@ def _begin(work: MutableGraph, places: str, grid: Shape, k: int) -> int:
     if len(joined.inputs) != len(grid) or work.view(joined).attr("axis", 0) not in (-1, len(grid)):
         raise Miss("the indices are joined along another axis")
     part = joined.inputs[k]
+    if work.type(part).shape != (*grid, ONE):
+        raise Miss("an index is not one of each element")
     if part in work.constants:
         return _counted(work.array(part)[..., 0], k)
     spread = work.made_by(work.made_by(part, "Unsqueeze", "Reshape").inputs[0], "Expand")
