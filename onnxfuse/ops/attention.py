@@ -71,7 +71,9 @@ def attention(view: View) -> tuple[Definition, ...]:
         return _Part(lambda at: packed((at[0], at[2], at[1] * each + at[3] + begin)), length, each)
 
     q, *parts = map(part, accumulate(widths, initial=0), widths)
-    if view.has(4) or _wanted(view, 1):  # keys and values of one width, one behind the other
+    if view.has(4) or _wanted(view, 1):
+        if widths[1] != widths[2]:
+            raise view.refuse("E-NO-KERNEL", "keys and values that are kept are not equally wide")
         first, step = parts[0].element, widths[1]
         new = _Part(lambda at: first((*at[1:4], at[4] + at[0] * step)), length, parts[0].width)
         both = _behind(s, "%kept", (1, 4), (Index.of(2), batch), new)
@@ -203,11 +205,6 @@ def _wanted(view: View, output: int) -> bool:
     return output < len(view.node.outputs) and bool(view.node.outputs[output])
 
 
-def _before(at: Index, limit: Index | int) -> Scalar:
-    """Whether an index is less than another."""
-    return apply("less", FromIndex(at - limit, I64), const(0, I64))
-
-
 def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> None:
     """Output 0: what each query attends to. Input `mask` is a mask, and input 5 is added to scores, if given."""
     view = s.view
@@ -236,7 +233,7 @@ def _attended(s: Stages, q: _Part, keys: _Part, values: _Part, mask: int) -> Non
             low = const(float(view.attr("mask_filter_value", _FILTER)), made.dtype)
             made = apply("add", made, apply("select", hidden, low, const(0, made.dtype)))
         if view.attr("unidirectional", 0):
-            seen = _before(at[3] - at[2], keys.former + 1)
+            seen = apply("less", FromIndex(at[3] - at[2] - keys.former - 1, I64), const(0, I64))
             made = apply("select", seen, made, const(float("-inf"), made.dtype))
         return made
 

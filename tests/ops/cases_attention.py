@@ -85,6 +85,11 @@ def refused() -> list[tuple[Case, str, str]]:
         (call("Attention", x, w, b, num_heads=5), "E-INVALID", "8 channels do not make 5 heads"),
         (call("Attention", x, w, b, qkv_hidden_sizes=[8, 16]), "E-INVALID", "has 2 entries, not 3"),
         (call("Attention", x, data(6, 0), data(0)), "E-INVALID", "0 channels do not make 2 heads"),
+        (
+            call("Attention", x, data(6, 22), data(22), outputs=2, qkv_hidden_sizes=[8, 8, 6]),
+            "E-NO-KERNEL",
+            "not equally wide",
+        ),
         (call("MultiHeadAttention", q), "E-NO-KERNEL", "inputs are packed"),
         (call("MultiHeadAttention", q, k, k, unidirectional=1), "E-NO-KERNEL", "do not belong to queries"),
         (call("MultiHeadAttention", q, k, k, None, None, data(3, 1, QUERIES, KEYS)), "E-BROADCAST", "3 and 2 differ"),

@@ -23,7 +23,7 @@ def slice_assignment(work: MutableGraph, at: int, trust: bool) -> Draft:
     data, places, updates = node.inputs
     whole, indexed, written = (work.type(v).shape for v in (data, places, updates))
     grid = indexed[:-1]
-    if node.attrs.get("reduction", "none") not in ("none", b"none") or indexed[-1:] != (Index.of(len(grid)),):
+    if node.attrs.get("reduction", "none") != "none" or indexed[-1:] != (Index.of(len(grid)),):
         raise NoMatch("updates are combined, or the indices are no grid")
     if written != (*grid, *whole[len(grid) :]):
         raise Miss("updates are parts of slices")
