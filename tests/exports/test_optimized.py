@@ -11,6 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse import optimize
+from onnxfuse.config import Options
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legality import CUDA
 from onnxfuse.runtime.engine import open_session, options
 from onnxfuse.runtime.session import session
 from tests.load.models import parse
@@ -87,3 +92,11 @@ def test_attention_is_in_kernels(text: str, tmp_path: Path) -> None:
         for other in (session(tmp_path / "f.onnx"), plain):
             for want, got in zip(first.run(None, given), other.run(None, given), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("text", [ENCODER, CROSS], ids=["packed", "separate"])
+def test_on_gpus_it_stays_the_kernel_that_the_runtime_has(text: str, tmp_path: Path) -> None:
+    graph = load(saved(text, tmp_path), Options())
+    made = plan(graph, ROWS, Options(target="cuda", arch=("sm_90",)), legality=CUDA)
+    assert not [n.op for g in made.groups for n in g.nodes if "Attention" in n.op]
+    assert [n.op for g in plan(graph, ROWS, Options()).groups for n in g.nodes if "Attention" in n.op]
